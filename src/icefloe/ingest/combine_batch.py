@@ -11,15 +11,18 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
 from icefloe.ingest.bad_files import BadFile, ProblemsError
 from icefloe.ingest.combine.existing import TargetState, find_remaining
 from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
+from icefloe.ingest.combine.lost_fields import mark_lost_fields
+from icefloe.ingest.combine.pieces import EXISTING
 from icefloe.ingest.combine.static_fields import find_static_groups
 from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.inspect_files import Inspected, digest_values
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import FileSchema, drop_bad_files, split_by_group
+from icefloe.ingest.records import FileSchema, StoredGroup, drop_bad_files, split_by_group
 
 _LOST: Final = (ErrorKind.VIRTUAL_CHUNK_MODIFIED, ErrorKind.VIRTUAL_CHUNK_FETCH)
 _OVERRIDE: Final = Hint(
-    "{compat} ingests files without a comparison of their static fields with those of the repository",
+    "ingest the changed file with {on_change}, or omit the comparison of static fields with {compat}",
+    on_change="ingest",
     compat="override",
 )
 """The remedy if static fields in the repository refer to files that were changed or deleted."""
@@ -40,7 +43,9 @@ def combine_batch(
     bad: list[BadFile] = []
     while True:
         groups = split_by_group(drop_bad_files(files, bad))
-        states = {path: state.select_group(path) for path in groups}
+        states = {
+            path: mark_lost_fields(state.select_group(path), mine, options) for path, mine in groups.items()
+        }
         static = find_static_groups(
             {path: _list_schemas(states[path], mine) for path, mine in groups.items()}, options.combining
         )
@@ -81,17 +86,39 @@ def _combine_group(
     *,
     is_static: bool,
 ) -> Combined | Misfits:
-    digests: dict[tuple[int, str], str] = {}
+    digests = _digest_lost_fields(files, state, options, executor)
     while isinstance(
         found := combine_files(files, state, options, digests, is_static=is_static), DigestRequest
     ):
         try:
-            more = digest_values(found.names, found.sources, options.reading, executor)
+            more = _digest(found, state, options, executor)
         except StorageError as error:
             if error.kind in _LOST:
                 error.with_hint(_OVERRIDE)
             raise
         digests = found.merge_digests(digests, more)
+    return found
+
+
+def _digest(
+    request: DigestRequest, state: TargetState, options: Options, executor: Executor
+) -> dict[tuple[int, str], str]:
+    """Hash the requested values. Lost fields are not read from the repository."""
+    readable = tuple(name for name in request.names if name not in state.lost)
+    stored = {n: each for n, each in request.sources.items() if isinstance(each, StoredGroup)}
+    files = {n: each for n, each in request.sources.items() if n not in stored}
+    found = digest_values(request.names, files, options.reading, executor)
+    return found | (digest_values(readable, stored, options.reading, executor) if readable else {})
+
+
+def _digest_lost_fields(
+    files: Sequence[FileSchema], state: TargetState, options: Options, executor: Executor
+) -> dict[tuple[int, str], str]:
+    """Hash the values of lost fields in unchanged ingested files; in new files, if there are none."""
+    found: dict[tuple[int, str], str] = {}
+    for name, unchanged in state.lost.items():
+        first = next(file.source for file in files if file.variable(name) is not None)
+        found |= digest_values((name,), {EXISTING: unchanged or first}, options.reading, executor)
     return found
 
 

@@ -21,6 +21,7 @@ from icefloe.ingest.ledger import Ledger, RunSources, compare_with_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.design import Design, check_batch, design_arrays, map_batches, refuse_large_file
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
+from icefloe.ingest.publish.broken_references import report_broken_references
 from icefloe.ingest.publish.staging import OvertakenError, Staging, has_work, make_overtaken_error
 from icefloe.ingest.records import LOGGER, FileSchema, drop_bad_files
 from icefloe.ingest.report import IngestReport, StagedRun, summarize_plans
@@ -50,7 +51,7 @@ def ingest(
         executor = nullcontext(executor)
     selection = compare_with_ledger(repo, sources, options)
     if not has_work(repo, selection, options.branch):
-        return IngestReport.of(selection).complete(sources)
+        return _complete(IngestReport.of(selection), repo, selection, options)
     with executor as started:
         refuse_unrunnable(options.checks, on_spark=started.has_sql)
         return run(repo, selection, options, started, dry_run=dry_run)
@@ -64,7 +65,8 @@ def run(
     The target branch moves only after everything was written and checked. It does not move if anything fails.
     """
     if dry_run:
-        return _Job(repo, options.branch, options, executor).preview(selection).complete(selection.found)
+        report = _Job(repo, options.branch, options, executor).preview(selection)
+        return _complete(report, repo, selection, options)
     if options.mode != "native":
         repo = authorize_sources(repo, selection.found.sources, options.reading)
     for _ in range(_ATTEMPTS):
@@ -73,10 +75,17 @@ def run(
                 resumed = staging.resume(selection, options)
                 written = _Job(repo, staging.branch, options, executor).write(resumed.selection)
                 report = staging.check_and_publish(resumed, written, options, executor)
-            return report.complete(selection.found)
+            return _complete(report, repo, selection, options)
         except OvertakenError:
             LOGGER.info("another writer changed the same arrays on %s; starting again", options.branch)
     raise make_overtaken_error(options.branch, _ATTEMPTS)
+
+
+def _complete(
+    report: IngestReport, repo: Repository, selection: RunSources, options: Options
+) -> IngestReport:
+    report = report.complete(selection.found)
+    return report_broken_references(report, repo, selection.found.sources, options, selection.ledger)
 
 
 @dataclass(frozen=True, slots=True)

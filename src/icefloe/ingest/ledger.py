@@ -230,8 +230,6 @@ class Outcome:
     wanted: tuple[IngestSource, ...]
     renamed: tuple[Renamed, ...] = ()
     """Files that the ledger lists under other names."""
-    changed_references: tuple[IngestSource, ...] = ()
-    """Changed sources whose old content is still referenced by arrays."""
 
     def __str__(self) -> str:
         found = self.sources
@@ -269,9 +267,7 @@ def select_sources(
     """
     by_ledger = sort_sources(found.sources, ledger.rows)
     changed = [each for each in by_ledger.changed if replace_changed or each.url in stale]
-    referred = {row.source for row in ledger.rows if row.mode != "native"}
-    references = tuple(each for each in by_ledger.changed if each.url in referred)
-    outcome = Outcome(by_ledger, (*by_ledger.new, *changed), changed_references=references)
+    outcome = Outcome(by_ledger, (*by_ledger.new, *changed))
     return RunSources(found, ledger, outcome)
 
 

@@ -133,6 +133,10 @@ class IngestReport:
     """The new tip of the target branch; None if nothing was published."""
     failed_branch: str | None = None
     """The branch that contains the data that did not pass the checks; None if all checks passed."""
+    broken: tuple[IngestSource, ...] = ()
+    """The sources of virtual references that cannot be read any more, because they changed or are missing."""
+    missing: tuple[IngestSource, ...] = ()
+    """The sources in `broken` that no longer exist."""
 
     @staticmethod
     def of(
@@ -234,19 +238,8 @@ class IngestReport:
         return make_problem_table(self.bad)
 
     @property
-    def broken(self) -> tuple[IngestSource, ...]:
-        """The changed sources in the report of an ingest that arrays still reference.
-
-        Their data cannot be read any more.
-        """
-        taken = self.published is not None or self.plan is not None
-        bad = {each.source.url for each in self.bad}
-        again = {source.url for source in self.outcome.wanted} - bad if taken else set()
-        return tuple(each for each in self.outcome.changed_references if each.url not in again)
-
-    @property
     def ok(self) -> bool:
-        """True if the ingest report shows that all checks passed and no array references a changed file."""
+        """True if the ingest report shows that all checks passed and all referenced files are unchanged."""
         return self.failed_branch is None and not self.broken
 
     def to_html(self) -> str:
@@ -281,6 +274,7 @@ class IngestReport:
             "known": [source.url for source in sources.known],
             "changed": [source.url for source in sources.changed],
             "broken": [source.url for source in self.broken],
+            "missing": [source.url for source in self.missing],
             "bad": [{"source": each.source.url, "reason": each.sentence} for each in self.bad],
             "problems": list(self.problems.rows()),
             "findings": [

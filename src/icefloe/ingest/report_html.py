@@ -23,14 +23,11 @@ def render_report(found: dict[str, Any], *, ok: bool) -> str:
     moved = [(each["source"], each["was"]) for each in found["moved"]]
     parts += [
         html.render_section("Skipped files", len(bad), html.render_table(("file", "reason"), bad, len(bad))),
-        _render_files("Changed files that virtual references point to", found["broken"]),
+        _render_files("Changed or missing files that virtual references point to", found["broken"]),
         html.render_section(
             "Differences between files",
             len(findings),
             html.render_table(("severity", "file", "variable", "finding"), findings, len(findings)),
-        ),
-        html.render_section(
-            "Renamed files", len(moved), html.render_table(("file", "before"), moved, len(moved))
         ),
         html.render_section(
             "Renamed files", len(moved), html.render_table(("file", "before"), moved, len(moved))
@@ -46,7 +43,7 @@ def _summarize(found: dict[str, Any], *, ok: bool) -> tuple[bool, str]:
     if found["failed_branch"]:
         return False, f"a check failed, so nothing was published; see branch {found['failed_branch']}"
     if not ok:
-        return False, "virtual references point to files that have changed"
+        return False, "virtual references point to files that have changed or are missing"
     if found["published"]:
         return True, f"{counted(len(found['ingested']), 'file')} ingested"
     if found["plan"]:

@@ -172,6 +172,38 @@ def test_ingest_exits_with_code_5_if_referenced_files_changed(
     assert app.main(words) == 0
 
 
+@pytest.mark.parametrize("more", [[], ["--compat", "override"], ["--dry-run"]])
+def test_missing_files_of_virtual_references_give_exit_code_5(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    """A file that was deleted is not among the sources of the run, nor is one outside its pattern."""
+    files = archive(tmp_path / "data", (2, 2, 2))
+    words = [str(tmp_path / "repo"), "--executor", "threads", "--virtual", "--json"]
+    assert app.main(["ingest", str(tmp_path / "data"), *words]) == 0
+    Path(files[0]).unlink()
+    write(Path(files[1]), days(2, 2) * 2)
+    capsys.readouterr()
+
+    assert app.main(["ingest", files[2], *words, *more]) == FINDINGS
+    report = json.loads(capsys.readouterr().out)
+
+    assert (report["broken"], report["missing"]) == ([files[1], files[0]], [files[0]])
+
+
+def test_missing_files_that_were_renamed_or_copied_are_not_an_error(tmp_path: Path) -> None:
+    files = archive(tmp_path / "data", (2, 2))
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--executor", "threads", "--virtual"]
+    assert app.main(words) == 0
+    Path(files[0]).rename(tmp_path / "data" / "renamed.nc")
+    assert app.main(words) == 0
+    assert (
+        app.main(["rechunk", words[2], "t2m", "--chunks", "time=4", *words[3:5], "--authorize", "all"]) == 0
+    )
+    Path(files[1]).unlink()
+
+    assert app.main(words) == 0
+
+
 def test_changed_files_that_were_copied_are_not_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 import zarr
 
+from icefloe import Credentials, Repository
 from icefloe.cli.main import main
 from icefloe.errors import InvalidInputError, StorageError
 from icefloe.ingest.bad_files import ProblemsError
@@ -59,24 +60,65 @@ def test_static_fields_are_compared_on_append(tmp_path: Path, mode: str, batch: 
     assert_same(read_all(repo), expected(files, compat="override"))
 
 
+def read_orog(repo: Repository) -> Any:
+    """The static field alone, because other arrays may be unreadable."""
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
+    opened = Repository.open(repo.storage, authorize_virtual_chunk_access=allowed)
+    orog: Any = zarr.open_group(opened.readonly_session("main").store, mode="r")["orog"]
+    return orog[...]
+
+
+def lose(file: str, change: str) -> None:
+    if change == "deleted":
+        Path(file).unlink()
+    else:
+        os.utime(file)
+
+
 @pytest.mark.parametrize("change", ["deleted", "changed"])
-def test_error_for_a_lost_static_field_offers_a_remedy(tmp_path: Path, change: str) -> None:
-    files = files_with(tmp_path, OROG, OROG, OROG)
+def test_lost_static_field_is_compared_with_an_unchanged_file(tmp_path: Path, change: str) -> None:
+    files = files_with(tmp_path, OROG, OROG, OROG, OROG + 1)
     repo = new_repo(tmp_path)
     run(repo, files[:2], mode="virtual")
-    if change == "deleted":
-        Path(files[0]).unlink()
-    else:
-        os.utime(files[0])
+    lose(files[0], change)
 
-    with pytest.raises(StorageError, match='; compat="override" ingests files without a comparison'):
+    with pytest.raises(InvalidInputError, match=r"3\.nc: orog: differs from that of the repository"):
         run(repo, files[1:], mode="virtual")
-    run(repo, files[1:], mode="virtual", compat="override")
+    report = run(repo, files[1:3], mode="virtual")
 
-    group = zarr.open_group(repo.readonly_session("main").store, mode="r")
-    time = group["time"]
-    assert isinstance(time, zarr.Array)
-    assert time.shape == (6,)
+    assert [each.url for each in report.broken] == files[:1]
+    assert not report.ok
+    assert np.array_equal(read_orog(repo), OROG)
+
+
+def test_lost_static_field_without_an_unchanged_file_offers_a_remedy(tmp_path: Path) -> None:
+    files = files_with(tmp_path, OROG, OROG + 1)
+    repo = new_repo(tmp_path)
+    run(repo, files[0], mode="virtual")
+    Path(files[0]).unlink()
+
+    with pytest.raises(StorageError, match='ingest the changed file with on_change="ingest", or omit'):
+        run(repo, files[1], mode="virtual")
+    report = run(repo, files[1], mode="virtual", compat="override")
+
+    assert [each.url for each in report.missing] == files[:1]
+    assert np.array_equal(read_orog(repo), OROG + 1)
+
+
+@pytest.mark.parametrize("how", [{}, {"compat": "override"}, {"concat_dim": "time", "commit_every": 1}])
+@pytest.mark.parametrize("given", [1, 2])
+def test_changed_file_of_a_static_field_can_be_ingested(tmp_path: Path, given: int, how: Any) -> None:
+    files = files_with(tmp_path, OROG, OROG)[:given]
+    repo = new_repo(tmp_path)
+    run(repo, files, mode="virtual")
+    write(Path(files[0]), with_orog(0).map(lambda each: each * 2 if each.name == "t2m" else each), CHUNKED)
+    os.utime(files[0])
+
+    report = run(repo, files, mode="virtual", on_change="ingest", **how)
+
+    assert report.ok
+    assert_same(read_all(repo), expected(files, **({"compat": "override"} if len(files) > 1 else {})))
 
 
 @modes("hybrid")

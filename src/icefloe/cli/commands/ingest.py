@@ -291,14 +291,7 @@ def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) ->
     report = found.to_dict()
     lines = [f"{each.source.url}: skipped: {_with_hint(each.problem, each.remedy)}" for each in found.bad]
     lines += [_with_hint(each.sentence, each.hint) for each in found.findings if each.severity == "note"]
-    lines += [
-        f"{each}: changed since it was ingested; virtual references to it cannot be read"
-        for each in report["broken"]
-    ]
-    if report["broken"]:
-        lines.append(
-            f"--on-change ingest updates the references to {counted(len(report['broken']), 'changed file')}"
-        )
+    lines += _format_broken(report)
     copied = [each for each in report["changed"] if each not in report["broken"]]
     if copied and not took_changed:
         lines.append(
@@ -345,6 +338,22 @@ def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) ->
             f"the branch is at {report['published']}"
         )
     return "\n".join(map(format_value, lines))
+
+
+def _format_broken(report: dict[str, Any]) -> list[str]:
+    missing = set(report["missing"])
+    lines = [
+        f"{each}: {'is missing' if each in missing else 'changed since it was ingested'}; "
+        "virtual references to it cannot be read"
+        for each in report["broken"]
+    ]
+    if changed := len(report["broken"]) - len(missing):
+        lines.append(f"--on-change ingest updates the references to {counted(changed, 'changed file')}")
+    if missing:
+        lines.append(
+            f"restore {counted(len(missing), 'missing file')}, or correct the references with icefloe repair"
+        )
+    return lines
 
 
 def _with_hint(text: str, hint: Hint | str | None) -> str:

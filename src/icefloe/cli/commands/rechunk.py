@@ -9,6 +9,7 @@ import click
 
 from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import ThreadExecutor
+from icefloe.cli.authorize import authorize_option
 from icefloe.cli.execution import ExecutorChoice, executor_option, start_executor
 from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
@@ -29,6 +30,7 @@ from icefloe.repository import Repository
 
 @click.command()
 @repo_argument
+@authorize_option
 @click.argument("array", shell_complete=complete_path)
 @click.option(
     "--chunks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -60,6 +60,9 @@ class TargetState:
     """The ledger of the target group, including the rows of all groups below it."""
     below: str = ""
     """The path of this group relative to the target group; empty for the target group itself."""
+    lost: Mapping[str, IngestSource | None] = field(default_factory=dict)
+    """Static fields that new files replace, because the referenced file is missing or changed, each with an
+    unchanged ingested file to compare with; None if there is no such file."""
 
     @property
     def rows(self) -> list[LedgerRow]:

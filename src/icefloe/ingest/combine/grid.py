@@ -218,6 +218,7 @@ def _combine(
         lost = [_offer_to_replace(each, twice) for each in find_losses(dataset, given, digests)]
         if lost:
             raise _MisfitError(lost)
+    dataset = _replace_lost_fields(dataset, new, state, digests)
     where = find_boxes(dataset)
     where |= {n: locate_file(file, dataset) for n, file in enumerate(new) if n not in where}
     names = {number: file.source.url for number, file in enumerate(new)}
@@ -253,8 +254,22 @@ def _merge(
             dataset = dataset.merge(each.drop_vars(dataset.variables.keys(), errors="ignore"))
     except ValueError as error:
         raise CannotCombineError(" ".join(str(error).split())) from error
+    dataset = _replace_lost_fields(dataset, new, state, digests)
     where = {number: locate_file(file, dataset) for number, file in enumerate(new)}
     return Combined(dataset, tuple(new), where, find_moves(dataset), (), state)
+
+
+def _replace_lost_fields(
+    dataset: xr.Dataset, new: Sequence[FileSchema], state: TargetState, digests: Digests
+) -> xr.Dataset:
+    """Return the combined grid with the lost fields of the first new file that has them."""
+    found = {}
+    for name in state.lost:
+        number, file = next(each for each in enumerate(new) if each[1].variable(name) is not None)
+        field = make_empty_dataset(number, file, digests).variables[name]
+        if field.dims == dataset.variables[name].dims:
+            found[name] = field
+    return dataset.assign(found)
 
 
 def _make_empty_datasets(

@@ -86,7 +86,7 @@ def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
 
 def find_stored_only(given: Sequence[ComparedSource], how: Combining) -> set[str]:
     """Return the names of existing static fields that no file contains. They remain unchanged."""
-    moving = _find_moving_dimensions(given, how.concat_dim)
+    moving = find_moving_dimensions(given, how.concat_dim)
     files = {variable.name for each in given if each.number != EXISTING for variable in each.schema.variables}
     return {
         variable.name
@@ -114,7 +114,7 @@ class StoredTiles:
 
 def find_stored_tiles(given: Sequence[ComparedSource], how: Combining) -> StoredTiles:
     """Find the static fields whose tiles already exist in the repository for all new files."""
-    moving = _find_moving_dimensions(given, how.concat_dim)
+    moving = find_moving_dimensions(given, how.concat_dim)
     stored, files = ([each for each in given if each.is_stored is wanted] for wanted in (True, False))
     here = {variable.name for each in stored for variable in each.schema.variables}
     regions: dict[str, list[tuple[Region | None, ComparedSource]]] = {}
@@ -257,7 +257,7 @@ def _find_static_fields(
     """
     if how.compat == "override" or len(given) < 2:
         return
-    moving = _find_moving_dimensions(given, how.concat_dim)
+    moving = find_moving_dimensions(given, how.concat_dim)
     is_new = how.concat_dim is not None and not any(how.concat_dim in each.schema.sizes for each in given)
     members: dict[str, list[tuple[ComparedSource, VariableSchema]]] = {}
     for each in given:
@@ -278,7 +278,10 @@ def _find_static_fields(
                 yield name, row
 
 
-def _find_moving_dimensions(given: Sequence[ComparedSource], concat_dim: str | None) -> set[str]:
+def find_moving_dimensions(given: Sequence[ComparedSource], concat_dim: str | None) -> set[str]:
+    """Return the dimensions along which static fields do not extend: those with different labels in some
+    source.
+    """
     if concat_dim is not None:
         return {concat_dim}
     found = set()

@@ -36,7 +36,7 @@ SUFFIXES = (
 """The suffixes of the files that are ingested from a folder."""
 _OTHERS = "; a folder contributes only files with known endings (.nc, .grib, .tif, .zarr, ...): use a pattern"
 _LISTS = (".txt", ".list", ".urls")
-_REPOSITORY = ("repo", "refs/branch.main/ref.json")
+REPOSITORY_FILES = ("repo", "refs/branch.main/ref.json")
 """The files that exist in every Icechunk repository, for version 2 and version 1 of the format."""
 _ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -197,14 +197,14 @@ class _Finder:
         if not path.exists() and _MAGIC.search(name):
             for each in sorted(glob.glob(str(path), recursive=True)):
                 if os.path.isfile(each) or _is_zarr(Path(each)):
-                    yield _make_local_source(Path(each))
+                    yield make_local_source(Path(each))
         elif path.is_dir():
-            yield from [_make_local_source(path)] if _is_zarr(path) else _find_in_folder(path)
+            yield from [make_local_source(path)] if _is_zarr(path) else _find_in_folder(path)
         elif path.suffix.lower() in _LISTS and path.is_file():
             lines = _read_lines(path.read_bytes(), name)
             yield from self.find_all(_resolve_line(str(path.parent), line) for line in lines)
         elif path.exists():
-            yield _make_local_source(path)
+            yield make_local_source(path)
         else:
             raise InvalidInputError(f"no such file: {name!r}", ErrorKind.INVALID_PATH)
 
@@ -227,9 +227,7 @@ class _Finder:
                 line if _URL.match(line) else f"{folder}/{line}{ending}" for line in lines
             )
         else:
-            yield self._find_remote_repository(server, whole, ending) or _look_up_source(
-                server, whole, ending
-            )
+            yield self._find_remote_repository(server, whole, ending) or look_up_source(server, whole, ending)
 
     def _find_remote_repository(self, server: Server, whole: str, ending: str) -> IngestSource | None:
         """Find an Icechunk repository by its files. A suffix `@VERSION` selects a version. Return None if
@@ -237,7 +235,7 @@ class _Finder:
         folder, _, name = whole.rpartition("/")
         name, _, version = name.partition("@")
         location = f"{folder}/{name}"
-        for file in _REPOSITORY:
+        for file in REPOSITORY_FILES:
             with suppress(ObjectNotFoundError):
                 server.look_up(f"{location}/{file}{ending}")
                 break
@@ -285,7 +283,7 @@ def _find_in_folder(folder: Path) -> Iterator[IngestSource]:
         if path.is_dir() and not _is_zarr(path):
             yield from _find_in_folder(path)
         elif path.name.lower().endswith(SUFFIXES) or path.is_dir():
-            yield _make_local_source(path)
+            yield make_local_source(path)
 
 
 def _is_zarr(path: Path) -> bool:
@@ -313,7 +311,8 @@ def _make_repository_source(repo: Repository, version: str, url: str) -> IngestS
     return IngestSource(plain, 0, written_us, snapshot.id, None if plain == url else url, is_store=True)
 
 
-def _make_local_source(path: Path) -> IngestSource:
+def make_local_source(path: Path) -> IngestSource:
+    """Describe a local file or Zarr store as a source."""
     whole = path.absolute()
     if ".." in whole.parts:
         whole = whole.resolve()
@@ -367,7 +366,7 @@ def check_unchanged(source: IngestSource, options: Mapping[str, Any]) -> None:
         )
 
 
-def _look_up_source(server: Server, whole: str, ending: str) -> IngestSource:
+def look_up_source(server: Server, whole: str, ending: str) -> IngestSource:
     """Look up a remote file, or a Zarr store, for which no object with exactly its name exists."""
     with suppress(ObjectNotFoundError):
         return _make_remote_source(whole + ending, server.look_up(whole + ending))
