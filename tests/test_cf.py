@@ -114,3 +114,15 @@ def test_fractional_time_cannot_be_stored_as_an_integer() -> None:
 
     with pytest.raises(ValueError, match="not a whole number of its unit"):
         coding.numbers(coding.microseconds(np.array([0.5])), np.dtype("i4"))
+
+
+def test_texts_of_far_years_have_the_same_width() -> None:
+    coding = parse_time_coding("days since 0000-01-01", "noleap")
+    assert coding is not None
+
+    near, far = (
+        coding.texts(coding.microseconds(np.array(days))) for days in ([0, 365], [-365, 365 * 12000])
+    )
+
+    assert near.tolist() == ["0000-01-01T00:00:00", "0001-01-01T00:00:00"]
+    assert far.tolist() == ["-00001-01-01T00:00:00", "+12000-01-01T00:00:00"]

@@ -55,6 +55,8 @@ _MONTHS: Final = {
 }
 _JULIAN_DAY_OF_1970: Final = 2440588
 _LARGEST_US: Final = 1 << 61
+_LIMIT_US: Final = (1 << 63) - (1 << 20)
+"""The largest number of microseconds, less the rounding error of a double."""
 _PRECISION_US: Final = 1000
 """The largest rounding error that is accepted when floating-point times are converted."""
 _FIRST_GREGORIAN_DAY: Final = -141427
@@ -96,9 +98,20 @@ class TimeCoding:
             if self.unit_ns >= 1000:
                 return np.asarray(whole * np.int64(self.unit_ns // 1000) + np.int64(self.start_us), np.int64)
             return np.asarray(whole // np.int64(1000) + np.int64(self.start_us), np.int64)
-        since = numbers.astype(np.float64) * (self.unit_ns / 1000)
-        safe = np.where(np.isfinite(since), since, 0.0)
+        safe = np.where(self.can_decode(numbers), numbers, 0).astype(np.float64) * (self.unit_ns / 1000)
         return np.asarray(np.rint(safe).astype(np.int64) + np.int64(self.start_us), np.int64)
+
+    def can_decode(self, numbers: Numbers) -> NDArray[np.bool_]:
+        """Return a mask of the CF times that microseconds can represent: not NaN, nor before the year -290000
+        or after 294000.
+        """
+        if numbers.dtype.kind == "f":
+            with np.errstate(over="ignore", invalid="ignore"):
+                since = numbers.astype(np.float64) * (self.unit_ns / 1000) + self.start_us
+            return np.asarray(np.abs(since) < _LIMIT_US)
+        step, fits = max(self.unit_ns // 1000, 1), np.iinfo(numbers.dtype)
+        low, high = -((_LIMIT_US + self.start_us) // step), (_LIMIT_US - self.start_us) // step
+        return np.asarray((numbers >= max(low, fits.min)) & (numbers <= min(high, fits.max)))
 
     def numbers(self, microseconds: Numbers, dtype: np.dtype[Any]) -> Numbers:
         """Encode microseconds since 1970-01-01 as CF times; raise ValueError if an integer cannot represent a
@@ -161,17 +174,18 @@ class TimeCoding:
         return _count_days(year, month, day, self.calendar) * _DAY_US
 
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
-        """Format times of any CF calendar as text, such as 2000-02-30T00:00:00."""
+        """Format times of any CF calendar as text, such as 2000-02-30T00:00:00, all with the same width."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)
         year, month, day = _to_dates(days, self.calendar)
-        if len(year) and (year.min() < 0 or year.max() > 9999):
-            raise ValueError(f"a year of the calendar {self.calendar} is not between 0 and 9999")
         seconds, micro = np.divmod(rest, 10**6)
-        fields = [(year, 4, "-"), (month, 2, "-"), (day, 2, "T"), (seconds // 3600, 2, ":")]
+        width = len(str(np.abs(year).max(initial=9999)))
+        fields = [(np.abs(year), width, "-"), (month, 2, "-"), (day, 2, "T"), (seconds // 3600, 2, ":")]
         fields += [(seconds // 60 % 60, 2, ":"), (seconds % 60, 2, "." if micro.any() else "")]
         if micro.any():
             fields.append((micro, 6, ""))
         columns = [column for field in fields for column in _format_digits(*field)]
+        if (year < 0).any():
+            columns.insert(0, np.where(year < 0, ord("-"), ord("+")))
         codes = np.stack(columns, axis=1).astype(np.uint32)
         return np.ascontiguousarray(codes).view(f"<U{len(columns)}").ravel()
 

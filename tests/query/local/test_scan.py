@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe.errors import InvalidInputError
 from icefloe.query.local.sql import run_local_query
 from tests.support.query import REPO
 from tests.support.spark.weather import counted_chunks, weather
@@ -139,6 +140,29 @@ def test_extremes_of_times_are_times(statistics: bool) -> None:
 
     first, last = datetime(2001, 1, 2), datetime(2001, 1, 4)
     assert found.to_pylist() == [{"v_count": 3, "v_min": first, "v_max": last}]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(
+    ("values", "units"),
+    [
+        (np.array(["2020-01-02", "2021-01-01", "900000-01-01", "2020-01-01"], "M8[D]"), None),
+        (np.array([0, 1, 4 * 10**11, 2]), "days since 2000-01-01"),
+        (np.array([0, 1, np.inf, 2]), "days since 2000-01-01"),
+    ],
+)
+def test_reading_a_chunk_with_a_time_beyond_timestamps_fails(
+    values: Any, units: str | None, statistics: bool
+) -> None:
+    repo = _create_repository(values, **({} if units is None else {"units": units}))
+
+    scan = icefloe.scan(repo, variables="v", statistics=statistics)
+
+    assert scan.isel(x=slice(0, 2)).aggregate(v="count").to_pylist() == [{"v": 2}]
+    with pytest.raises(InvalidInputError, match="/v contains a time that is infinite or outside the years"):
+        scan.aggregate(v="max")
+    with pytest.raises(InvalidInputError, match="no column can represent"):
+        icefloe.scan(repo, filters="v > '2030-01-01'", statistics=statistics).to_arrow()
 
 
 @pytest.mark.parametrize("statistics", [True, False])

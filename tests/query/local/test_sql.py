@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
+import zarr
 
 import icefloe
+from icefloe.cli.main import main
 from icefloe.query.local.sql import run_local_query
 from icefloe.query.sql.parse import parse_query
 from tests.support.query import REPO, WHOLE, answer, rounded
@@ -74,3 +82,39 @@ def test_queries_that_need_spark_are_rejected_with_a_hint(text: str) -> None:
         run_local_query(text, {"w": REPO})
 
     assert 'executor="spark"' in str(caught.value.hint)
+
+
+def test_times_that_python_cannot_represent_are_printed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place = str(tmp_path / "repo")
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
+    values = np.array(["-0044-03-15", "2020-01-01", "12000-01-01", "NaT"], "M8[us]")
+    values[1] += 1
+    with repo.transaction("main", message="write", collect_statistics=True) as store:
+        zarr.create_array(store, name="v", data=values, chunks=(2,), dimension_names=["x"])
+
+    code = main(["sql", f"r={place}", "SELECT v FROM r", "--executor", "threads", "--json"])
+
+    found = [row["v"] for row in json.loads(capsys.readouterr().out)]
+    assert code == 0
+    assert found[:2] == ["-044-03-15T00:00:00.000000", "2020-01-01T00:00:00.000001"]
+    assert found[2:] == ["12000-01-01T00:00:00.000000", None]
+
+
+def test_queries_do_not_import_pandas() -> None:
+    program = """
+import sys, numpy as np, zarr, icefloe
+from icefloe.query.local.sql import run_local_query
+repo = icefloe.Repository.create(icefloe.in_memory_storage())
+with repo.transaction("main", message="write", collect_statistics=True) as store:
+    zarr.create_array(store, name="v", data=np.arange(4.0), chunks=(2,), dimension_names=["x"])
+for query in ("SELECT max(v) FROM r WHERE v > 0", "SELECT x, v FROM r WHERE v > 1 ORDER BY v"):
+    run_local_query(query, {"r": repo}).table.to_pylist()
+print("pandas" in sys.modules)
+"""
+
+    # In a process of its own, because other tests import pandas.
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"

@@ -80,13 +80,14 @@ def sql(
     }
     used = statistics == "on"
     if executor.text == "threads":
+        from icefloe.query.local.results import to_rows
         from icefloe.query.local.sql import run_local_query
 
         answer = run_local_query(query, opened, limit, statistics=used, explain=explain)
         if explain:
             show_reads([answer.reads], out)
         else:
-            out.table(answer.table.to_pylist(), answer.table.schema.names)
+            out.table(to_rows(answer.table), answer.table.schema.names)
         return
     with start_spark(executor) as session:
         from icefloe.spark.run_sql import explain_query, run_query  # pyspark is slow to import

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.decode import Values
+from icefloe.query.decode import Values, unwrap_numbers, wrap_numbers
 from icefloe.query.scan.moments import WIDE_SUM, Moment
 from icefloe.query.scan.reduce import Aggregation, reduce_partition
 from icefloe.session import Session
@@ -37,7 +37,7 @@ def collect_moments(session: Session, aggregation: Aggregation) -> tuple[pa.Tabl
         moment: _combine(moment, found.column(count + at), numbers, total)
         for at, moment in enumerate(aggregation.moments)
     }
-    return keys.take(pa.array(groups)), moments
+    return keys.take(wrap_numbers(groups, pa.int64())), moments
 
 
 def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -46,7 +46,7 @@ def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]
     for column in keys.columns:
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        mine = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        mine = unwrap_numbers(encoded.indices)[0].astype(np.int64)
         _, codes = np.unique(codes * (int(mine.max(initial=0)) + 1) + mine, return_inverse=True)
     _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(first)  # groups in the order in which they appear
@@ -56,18 +56,17 @@ def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def _combine(moment: Moment, column: pa.ChunkedArray, numbers: NDArray[np.int64], total: int) -> Values:
-    valid = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_) if len(column) else None
     if moment.arrow == WIDE_SUM:
         sums = np.zeros(total, object)
         for number, value in zip(numbers.tolist(), column.to_pylist(), strict=True):  # one per group and task
             sums[number] += 0 if value is None else int(value)
         return sums
-    values = column.to_numpy() if not column.null_count else _fill(column)
+    values, missing = unwrap_numbers(column.combine_chunks())
     found = np.zeros(total, values.dtype)
-    if valid is None:
-        return found
-    order = np.argsort(numbers[valid], kind="stable")
-    ordered, kept = numbers[valid][order], values[valid][order]
+    if missing is not None:
+        numbers, values = numbers[~missing], values[~missing]
+    order = np.argsort(numbers, kind="stable")
+    ordered, kept = numbers[order], values[order]
     if not len(ordered):
         return found
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
@@ -76,12 +75,31 @@ def _combine(moment: Moment, column: pa.ChunkedArray, numbers: NDArray[np.int64]
     return found
 
 
-def _fill(column: pa.ChunkedArray) -> Values:
-    """Convert a column to numpy. Nulls become zeros."""
-    zero = pa.scalar(0, pa.int64()).cast(column.type) if not pa.types.is_floating(column.type) else 0.0
-    return np.asarray(column.fill_null(zero).to_numpy())
-
-
 def index_moments(moments: Mapping[Moment, Values]) -> dict[tuple[str, str], Values]:
     """Return the results of a local aggregation by the names of the variable and of the moment."""
     return {(moment.variable, moment.name): values for moment, values in moments.items()}
+
+
+def to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Convert the result of a local query to rows, for the command line.
+
+    Times that Python cannot represent, or that have fractions of a second, become text.
+    """
+    columns = []
+    for column in table.columns:
+        if pa.types.is_timestamp(column.type):
+            columns.append(_format_times(column))
+        else:
+            columns.append(column.to_pylist())
+    return [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _format_times(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+        if not any(each.microsecond for each in found if each is not None):
+            return found
+    except OverflowError:  # a year before 1 or after 9999
+        pass
+    texts: list[str] = np.datetime_as_string(column.to_numpy()).tolist()
+    return [None if text == "NaT" else text for text in texts]

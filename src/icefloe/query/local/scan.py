@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import Mask, Values
+from icefloe.query.decode import Mask, Values, unwrap_numbers, wrap_numbers
 from icefloe.query.extract.points import NEAREST, plan_points
 from icefloe.query.extract.run import collect
 from icefloe.query.extract.zones import plan_zones
@@ -220,17 +220,15 @@ class LocalScan(TableScan):
         wanted = np.ones(batch.num_rows, np.bool_)
         for each in self.filters:
             wanted &= each.condition.holds(*_to_numpy(batch.column(each.variable)))
-        return batch if wanted.all() else batch.filter(pa.array(wanted))
+        return batch if wanted.all() else batch.filter(wrap_numbers(wanted, pa.bool_()))
 
 
 def _to_numpy(column: pa.Array) -> tuple[Values, Mask | None]:
-    if not column.null_count:
-        return column.to_numpy(zero_copy_only=False), None
+    if pa.types.is_primitive(column.type) and not pa.types.is_boolean(column.type):
+        return unwrap_numbers(column)
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
-    if pa.types.is_floating(column.type):
-        return column.to_numpy(zero_copy_only=False), missing
-    zero = pa.scalar(0, pa.int64()).cast(column.type) if not pa.types.is_string(column.type) else ""
-    return column.fill_null(zero).to_numpy(zero_copy_only=False), missing
+    zero = "" if pa.types.is_string(column.type) else pa.scalar(0, pa.int64()).cast(column.type)
+    return column.fill_null(zero).to_numpy(zero_copy_only=False), missing if column.null_count else None
 
 
 def scan(

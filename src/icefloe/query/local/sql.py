@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icefloe.errors import ErrorKind, Hint, IcechunkError, InvalidInputError
-from icefloe.query.decode import TIMESTAMP, is_number
+from icefloe.query.decode import TIMESTAMP, is_number, unwrap_numbers, wrap_numbers
 from icefloe.query.local.results import collect_moments, index_moments
 from icefloe.query.local.scan import LocalScan, filter_rows, is_exact
 from icefloe.query.options import AnyRepository
@@ -309,7 +309,7 @@ def _finish(found: LocalScan, aggregation: Aggregation, outputs: Sequence[_Outpu
         if output.key is not None:
             columns.append(keys.column(output.key).combine_chunks())
         elif output.column is None:
-            columns.append(pa.array(indexed["", "cells"], pa.int64()))
+            columns.append(wrap_numbers(indexed["", "cells"], pa.int64()))
         else:
             arrow = _find_type(output.function, output.column)
             columns.append(
@@ -352,10 +352,11 @@ def _sort(table: pa.Table, keys: Sequence[tuple[str, str]]) -> pa.Table:
     for name, word in reversed(
         keys
     ):  # one stable sort per key, because the position of nulls depends on its direction
-        numbered = table.select([name]).append_column(_ROW, pa.array(np.arange(table.num_rows)))
-        order = np.asarray(pc.sort_indices(numbered, [(name, word), (_ROW, "ascending")]))
+        rows = wrap_numbers(np.arange(table.num_rows), pa.int64())
+        numbered = table.select([name]).append_column(_ROW, rows)
+        order = unwrap_numbers(pc.sort_indices(numbered, [(name, word), (_ROW, "ascending")]))[0]
         nulls = table.column(name).null_count if word == "ascending" else 0
-        table = table.take(pa.array(np.roll(order, nulls)))
+        table = table.take(wrap_numbers(np.roll(order, nulls), pa.int64()))
     return table
 
 

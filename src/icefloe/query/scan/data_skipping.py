@@ -8,7 +8,7 @@ determine which cells of each chunk satisfy the conditions: all, none, or all th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class TableStatistics:
             return None
         path = column.array.path
         if path not in self.loaded:
-            self.loaded[path] = load_statistics(self.session, path)
+            self.loaded[path] = _without_far_times(load_statistics(self.session, path), column.coding)
         return self.loaded[path]
 
     def estimate_middle(self, column: Column) -> float | None:
@@ -72,6 +72,14 @@ class TableStatistics:
         counts = found.cells - found.rows.nulls
         usable = found.known & np.isfinite(found.rows.total) & (counts > 0)
         return float(np.median(found.rows.total[usable] / counts[usable])) if usable.any() else None
+
+
+def _without_far_times(found: ChunkStatistics | None, coding: Coding | None) -> ChunkStatistics | None:
+    """Drop the statistics of chunks with times that no timestamp can represent. Reading them is an error."""
+    if found is None or coding is None or not found.meaning.has_extremes or found.meaning.has_sums:
+        return found
+    ends = (found.rows.minimum, found.rows.maximum)
+    return replace(found, known=found.known & coding.can_decode(ends[0]) & coding.can_decode(ends[1]))
 
 
 class BlockGrid:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import TIMESTAMP, Mask, Values
+from icefloe.query.decode import TIMESTAMP, Mask, Values, unwrap_numbers, wrap_numbers
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import make_unknown_name_error
 
@@ -109,8 +109,9 @@ def _number_groups(
 
 def extract_part(function: str, times: Values) -> NDArray[np.int64]:
     """Return a date part of times for GROUP BY, such as the month; 0 for missing times."""
-    found = pc.call_function(DATE_PARTS[function], [pa.array(times.astype("M8[us]"))])
-    return np.asarray(pc.fill_null(found, 0).to_numpy(zero_copy_only=False))
+    found = pc.call_function(DATE_PARTS[function], [wrap_numbers(times, TIMESTAMP)])
+    numbers, missing = unwrap_numbers(found)
+    return numbers if missing is None else np.where(missing, 0, numbers)
 
 
 DATE_PARTS: Final[Mapping[str, str]] = {

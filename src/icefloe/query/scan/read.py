@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.decode import Values, to_arrow
+from icefloe.query.decode import Values, to_arrow, wrap_numbers
 from icefloe.query.scan.plan import BATCH_ROWS, Block, ScanPlan, Span
 from icefloe.query.schema import Column, Role
 from icefloe.session import Session
@@ -179,13 +179,13 @@ def _repeat(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
         once = _make_column(column, part.reshape(-1))
         codes = np.broadcast_to(np.arange(part.size).reshape(part.shape), extent).reshape(-1)
         if once.null_count or not pa.types.is_primitive(once.type):
-            return once.take(pa.array(codes))
+            return once.take(wrap_numbers(codes, pa.int64()))
     return _make_column(column, np.broadcast_to(part, extent).reshape(-1))
 
 
 def _make_column(column: Column, raw: Values) -> pa.Array:
     if column.coding is None:
-        return pa.array(raw, type=column.arrow)
+        return wrap_numbers(raw, column.arrow)
     if column.numeric:
         values = raw.astype(np.float64)
         return to_arrow(values, np.isnan(values) if raw.dtype.kind == "f" else None, column.arrow)

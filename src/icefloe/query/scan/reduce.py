@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import TIMESTAMP, Mask, Values, is_number, to_arrow
+from icefloe.query.decode import TIMESTAMP, Mask, Values, is_number, to_arrow, unwrap_numbers, wrap_numbers
 from icefloe.query.scan.answers import answer_moments, decide_blocks
 from icefloe.query.scan.conditions import ValueFilter
 from icefloe.query.scan.data_skipping import ChunkCounts
@@ -295,7 +294,7 @@ def reduce_partition(session: Session, aggregation: Aggregation, partition: int)
     columns += _make_moments({moment: found.column(moment) for moment in aggregation.moments})
     batch = pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
     if aggregation.filters:  # a group without cells has no row
-        batch = batch.filter(pc.greater(batch.column(CELLS), 0))
+        batch = batch.filter(wrap_numbers(unwrap_numbers(batch.column(CELLS))[0] > 0, pa.bool_()))
     yield batch
 
 
@@ -321,7 +320,7 @@ def _make_moments(moments: Mapping[Moment, Values]) -> list[pa.Array]:
         if moment.arrow == WIDE_SUM:
             columns.append(pa.array([Decimal(each) for each in values], WIDE_SUM, mask=empty))
         else:
-            columns.append(pa.array(values, moment.arrow, mask=empty))
+            columns.append(wrap_numbers(values, moment.arrow, empty))
     return columns
 
 
@@ -330,27 +329,27 @@ def _repeat_key(key: GroupTerm, groups: NDArray[np.int64], shape: tuple[int, ...
     missing = None if key.missing is None else key.missing[groups]
     once = to_arrow(key.values[groups], missing, key.arrow)
     places = np.arange(len(groups)).reshape([-1 if a == key.axis else 1 for a in range(len(shape))])
-    return once.take(pa.array(np.broadcast_to(places, shape).reshape(-1)))
+    return once.take(wrap_numbers(np.broadcast_to(places, shape), pa.int64()))
 
 
 def finish_result(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
     """Reduce the moments of groups to a result column. The result of a group without values is null."""
     count = moments[result.variable, "count"]
     if result.function == "count":
-        return pa.array(count, result.arrow)
+        return wrap_numbers(count, result.arrow)
     if result.function == "sum" and is_wide_sum(moments[result.variable, "sum"]):
         return to_bigint(moments[result.variable, "sum"], count == 0)
     if result.function in ("sum", "min", "max"):
-        return pa.array(moments[result.variable, result.function], result.arrow, mask=count == 0)
+        return wrap_numbers(moments[result.variable, result.function], result.arrow, count == 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         if result.function == "mean":
             total = moments[result.variable, "sum"].astype(np.float64)
-            return pa.array(total / count, result.arrow, mask=count == 0)
+            return wrap_numbers(total / count, result.arrow, count == 0)
         total, squares = moments[result.variable, "shifted"], moments[result.variable, "squares"]
         deviations = squares - total * total / count
         variance = np.where(deviations < ROUNDING * squares, 0.0, deviations) / (count - 1)
         found = np.sqrt(variance) if result.function == "std" else variance
-    return pa.array(found, result.arrow, mask=count < 2)
+    return wrap_numbers(found, result.arrow, count < 2)
 
 
 def is_wide_sum(sums: Values) -> bool:
