@@ -95,3 +95,15 @@ def test_unknown_container_is_rejected(place: Path, capsys: pytest.CaptureFixtur
     assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == faults.USAGE
 
     assert "no virtual chunk container s3://elsewhere/" in capsys.readouterr().err
+
+
+def test_all_containers_of_a_repository_without_any_are_authorized(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "plain")
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
+    with repo.transaction("main", message="a") as store:
+        zarr.create_array(store, name="a", shape=(1,), dtype="i4")[...] = 7
+
+    assert app.main(["cat", place, "a", "--authorize", "all"]) == 0
+    assert "7" in capsys.readouterr().out

@@ -121,6 +121,16 @@ def test_history_has_commits_branches_and_tags(client: httpx.Client, repo: Repos
     assert repo.lookup_branch("main") in html
 
 
+def test_first_page_has_the_size_of_the_repository_and_the_units_and_period_of_arrays(
+    client: httpx.Client, repo: Repository
+) -> None:
+    text = page_text(client.get("/").text)
+
+    size = repo.chunk_storage_stats().non_virtual_bytes()
+    assert f"{size / 1e6:.1f} MB of chunks" in text
+    assert "Near-surface air temperature 2025-01-01 to 2025-12-31 · commits that changed it K 365×" in text
+
+
 def test_long_history_is_paged() -> None:
     repo = Repository.create(in_memory_storage())
     for number in range(104):
@@ -197,6 +207,7 @@ def test_chunk_page_names_its_commit(client: httpx.Client) -> None:
     assert "written by January to July" in writer("0,0,0")
     assert "written by August to December" in writer("60,0,1")
     assert "time 120:125, lat 45:90, lon 90:180" in writer("24,1,1")
+    assert "covers time 2025-05-01 to 2025-05-05, lat 1 to 89, lon 1 to 179" in writer("24,1,1")
 
 
 def test_virtual_chunk_page_names_its_file(tmp_path: Path) -> None:

@@ -87,6 +87,13 @@ def test_the_sql_snippet_selects_the_cells_of_the_view(
     np.testing.assert_allclose(np.sort([row[name] for row in rows]), np.sort(expected.ravel()), rtol=1e-6)
 
 
+def test_sql_snippets_of_many_rows_name_the_limit(client: httpx.Client) -> None:
+    note = "Selects 16,200 rows and prints the first 1,000; --limit 16200 prints all."
+
+    assert note in client.get("/array/main/tas").text
+    assert "Selects" not in client.get("/array/main/profile").text
+
+
 def test_sql_snippets_quote_labels() -> None:
     repo = memory_repository(np.arange(8.0).reshape(2, 2, 2), (2, 2, 2), dimension_names=["who", "y", "x"])
     with repo.transaction("main", message="labels") as store:

@@ -276,6 +276,25 @@ def test_locked_scale_is_kept_in_the_url(browser: Browser, base: str) -> None:
         assert "range=" not in visit.page.url
 
 
+def test_another_version_is_drawn_with_the_same_scale(browser: Browser, base: str) -> None:
+    with visiting(browser, base + "/array/main/tas?i.time=120") as visit:
+        visit.wait_until_drawn("120,0,0")
+        high = visit.page.inner_text("#high")
+        visit.page.locator("details.menu").first.click()
+        visit.page.locator(".choices a", has_text="experiment").first.click()
+        visit.wait_for(lambda: "/array/experiment/" in visit.page.url, "opening the branch")
+        visit.wait_until_drawn("120,0,0")
+        assert visit.page.inner_text("#high") == high
+        assert visit.page.locator("#kept").is_visible()
+
+        visit.page.locator("#slider-0").focus()
+        visit.page.keyboard.press("Home")
+        visit.wait_until_drawn("0,0,0")
+
+        assert visit.page.inner_text("#high") != high
+        assert "kept=" not in visit.page.url
+
+
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve temperatures with statistics, without values in June and over half a chunk of the tropics."""
@@ -328,6 +347,9 @@ def test_click_on_the_chunk_map_shows_the_commit(browser: Browser, base: str) ->
         )
 
         visit.wait_for(lambda: visit.page.locator("#chunk h3").count(), "describing the chunk")
+        assert "chunk 24, 1, 1, from time 2025-05-01, lat 1, lon 1: Correct" in visit.page.inner_text(
+            "#chunk-readout"
+        )
         assert "Chunk 24, 1, 1" in visit.page.inner_text("#chunk")
         assert "Correct the bias over Europe" in visit.page.inner_text("#chunk")
 
@@ -337,13 +359,23 @@ def test_two_ticked_commits_are_compared(browser: Browser, base: str) -> None:
         ticks = visit.page.locator("[data-compare]")
         ticks.nth(3).check()
         ticks.nth(0).check()
-        visit.page.locator("#compare-two a").click()
+        visit.page.locator(".compare-two a").first.click()
         visit.wait_for(lambda: "/compare/" in visit.page.url, "opening the comparison")
 
         assert "28 chunks changed, 120 added" in visit.page.inner_text("#main")
         visit.page.locator("a.array").first.click()
         visit.wait_for(lambda: "cells differ" in visit.page.inner_text("#facts"), "comparing the array")
         assert "time 2025-04-01" in visit.page.inner_text("#facts")
+
+
+def test_two_ticked_refs_are_compared_from_the_older_to_the_newer(browser: Browser, base: str) -> None:
+    with visiting(browser, base) as visit:
+        visit.page.get_by_label("Compare branch experiment").check()
+        visit.page.get_by_label("Compare tag v1").check()
+        visit.page.locator(".compare-two a").last.click()
+        visit.wait_for(lambda: "/compare/" in visit.page.url, "opening the comparison")
+
+        assert visit.page.inner_text("h1") == "v1 → experiment"
 
 
 def test_click_on_the_change_map_opens_the_chunk(browser: Browser, base: str) -> None:

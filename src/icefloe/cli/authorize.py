@@ -68,7 +68,7 @@ def _containers_named(text: str, known: list[str]) -> tuple[list[str], str]:
             if any(_is_same_prefix(each, text[: found.start()]) for each in names):
                 prefix, endpoint = text[: found.start()], text[found.end() :]
     chosen = known if prefix == _ALL else [each for each in known if _is_same_prefix(each, prefix)]
-    if not chosen:
+    if not chosen and prefix != _ALL:
         there = "it has " + ", ".join(map(format_value, known)) if known else "it has none"
         raise click.BadParameter(
             f"the repository has no virtual chunk container {prefix}; {there}",

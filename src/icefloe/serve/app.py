@@ -10,6 +10,7 @@ import uvicorn
 
 from icefloe.repository import Repository
 from icefloe.serve.asgi import Receive, Scope, Send
+from icefloe.serve.connections import limit_connections
 from icefloe.serve.gateway import Gateway
 from icefloe.serve.guard import Guard
 from icefloe.serve.pages import pages_app
@@ -38,6 +39,8 @@ class App:
         self._gateway = Gateway(versions, settings, self._decoders)
         self._pages = pages_app(versions, settings, self._decoders)
         self._guard = Guard(self._route, settings)
+        self.limits = settings.limits
+        """The resources that a request to the web application (app) may use."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -70,6 +73,7 @@ def server(app: App) -> uvicorn.Server:
     """Create a server for the web application (app). It uses uvloop and httptools if they are installed."""
     config: Any = uvicorn.Config(
         app,
+        http=limit_connections(app.limits),
         log_config=None,
         access_log=False,
         lifespan="off",

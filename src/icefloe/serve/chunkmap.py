@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from icefloe._internal.redaction import redact
 from icefloe.comparison.blame import Blame
 from icefloe.comparison.versions import ChunkDifferences
+from icefloe.core.chunk_grid import get_stored_grid
+from icefloe.errors import IcechunkError
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.maintenance.statistics.lookup import ChunkStatistics
+from icefloe.serve.asgi import RequestError
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
@@ -24,6 +27,8 @@ MOST_CHUNKS_COUNTED: Final = 100_000
 """The maximum number of chunks to count while rendering a page. More are counted on request."""
 KINDS: Final = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
 _MOST_CATEGORIES: Final = 12
+_MOST_LABELLED: Final = 400
+"""The maximum number of chunks along a dimension whose labels a page contains."""
 _OTHER: Final = "other"
 _SHARES: Final = (0.01, 0.1, 0.5)
 _MISSING: Final = {
@@ -94,6 +99,26 @@ def chunk_references(view: ArrayView) -> ArrayManifest:
 def reference_lengths(refs: ArrayManifest) -> NDArray[np.int64]:
     """Return the stored bytes of each chunk to draw in a chunk map."""
     return np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
+
+
+def label_chunks(view: ArrayView) -> list[list[str] | None]:
+    """Return the label of the first element of each chunk in a chunk map, along each dimension.
+
+    None stands for a dimension without labels, or with too many chunks to send them.
+    """
+    found: list[list[str] | None] = []
+    for axis, edges in enumerate(get_stored_grid(view.document).edges):
+        starts = [int(edge) for edge in edges[:-1]] if 1 < len(edges) <= _MOST_LABELLED + 1 else []
+        found.append(_label_cells(view, axis, starts) if starts else None)
+    return found
+
+
+def _label_cells(view: ArrayView, axis: int, cells: list[int]) -> list[str] | None:
+    try:
+        coordinate = view.coordinate(axis)
+    except (RequestError, IcechunkError):  # a coordinate that cannot be read
+        return None
+    return None if coordinate.values is None else coordinate.labels(cells)
 
 
 def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame | None = None) -> ChunkMap:

@@ -25,19 +25,13 @@ def describe_shapes(before: ShownVersion, old: ArrayView, after: ShownVersion, n
     text = f"The shape is {one} in {before.label} and {other} in {after.label}. The common part is compared."
     for shown, longer, shorter in ((before, old, new), (after, new, old)):
         parts = [
-            format_range(longer, axis, (size, longer.shape[axis] - 1))
+            longer.coordinate(axis).range_text(size, longer.shape[axis] - 1)
             for axis, size in enumerate(shorter.shape)
             if size < longer.shape[axis]
         ]
         if parts:
             text += f" Only {shown.label} has {', '.join(parts)}."
     return text
-
-
-def format_range(view: ArrayView, axis: int, ends: tuple[int, int]) -> str:
-    """Format a range of a dimension with its labels, such as `time 2025-04-01 to 2025-05-30`."""
-    labels = view.coordinate(axis).labels(ends)
-    return f"{view.dims[axis]} {labels[0]}" + (f" to {labels[1]}" if ends[0] != ends[1] else "")
 
 
 def find_first_change(old: ArrayView, new: ArrayView, chunks: Any, chosen: tuple[int, ...]) -> dict[str, int]:
@@ -83,7 +77,7 @@ def describe_extent(view: ArrayView, layout: PlotLayout, unequal: NDArray[np.boo
     for axis, step in ((layout.y, layout.every[0]), (layout.x, layout.every[1])):
         if axis is not None and unequal.any():
             at = np.unique(np.nonzero(unequal)[axis]) * step
-            found.append(format_range(view, axis, (int(at[0]), int(at[-1]))))
+            found.append(view.coordinate(axis).range_text(int(at[0]), int(at[-1])))
     return ", ".join(found)
 
 

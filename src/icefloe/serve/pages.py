@@ -9,6 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
@@ -47,7 +48,7 @@ from icefloe.serve.asgi import (
     as_request_error,
     respond,
 )
-from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references
+from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references, label_chunks
 from icefloe.serve.compare import (
     NodeChange,
     changed_chunks,
@@ -62,7 +63,6 @@ from icefloe.serve.difference_plot import (
     describe_extent,
     describe_shapes,
     find_first_change,
-    format_range,
     outline_changes,
     tabulate_difference,
 )
@@ -92,7 +92,7 @@ from icefloe.serve.requests import (
 )
 from icefloe.serve.series import MOST_COMMITS, cell_history, read_series
 from icefloe.serve.settings import Settings
-from icefloe.serve.snippets import Reading, bisect_snippet, comparison_snippets
+from icefloe.serve.snippets import Reading, Snippet, bisect_snippet, comparison_snippets
 from icefloe.serve.versions import Versions
 from icefloe.serve.windows import ArrayView, parse_index
 from icefloe.serve.work import CancelledError, Decoders
@@ -101,6 +101,10 @@ T = TypeVar("T")
 
 _STALE_S: Final = 2.0
 _MOST_STALE: Final = 1000
+_PATIENCE_S: Final = 0.5
+"""The time that a page waits for the size of a repository on this machine."""
+_MOST_PERIODS: Final = 10
+"""The maximum number of time coordinates that the first page reads."""
 _MOST_EXTENTS: Final = 50
 """The maximum number of changed arrays whose extents are shown with labels."""
 
@@ -133,6 +137,7 @@ class Pages:
         self._rendering = Decoders(replace(settings.limits, decoders=8))
         self._stale: dict[Any, tuple[float, Any]] = {}
         self._refreshing: set[Any] = set()
+        self._counting: tuple[Any, Future[str]] | None = None
         self._lock = threading.Lock()
         pages: dict[str, Callable[[Request], Response]] = {
             "": self._home,
@@ -260,7 +265,27 @@ class Pages:
             history=history,
             contents=self._cached("contents", self._main_contents),
             verified=self._cached("verified", lambda: views.verify_facts(repo)),
+            size=self._count_size(history),
+            location=self._settings.location,
         )
+
+    def _count_size(self, history: dict[str, Any]) -> str:
+        """Format the size of the repository; empty if it is large, or not known within a moment."""
+        repo, key = self._opened.versions.repo, tuple(each["id"] for each in history["commits"])
+        if history["total"] > views.COMMITS_PER_PAGE:
+            return ""
+        with self._lock:
+            if self._counting is None or (self._counting[0] != key and self._counting[1].done()):
+                self._counting = key, get_pool("serve-size", 1).submit(views.total_size, repo)
+            counted_for, running = self._counting
+        try:
+            wait_s = _PATIENCE_S if self._opened.versions.answers_at_once else 0
+            return running.result(wait_s) if counted_for == key else ""
+        except TimeoutError:
+            return ""
+        except IcechunkError:
+            self._counting = None  # the next request tries again
+            return ""
 
     def _main_contents(self) -> dict[str, Any] | None:
         """List the arrays on the branch `main`; None if it does not exist."""
@@ -268,7 +293,14 @@ class Pages:
             shown = self._opened.show("branch:main")
         except RequestError:
             return None
-        return views.contents(self._opened.versions.session(shown.snapshot_id), 40)
+        found = views.contents(self._opened.versions.session(shown.snapshot_id), 40)
+        times: dict[str, list[str]] = {each["path"]: [] for each in found["coordinates"] if each["is_time"]}
+        for path in [*times][:_MOST_PERIODS]:
+            times[path] = self._extent_of(shown, path)
+        for each in found["data"]:
+            group = each["path"].rpartition("/")[0]
+            each["period"] = next((times[p] for dim in each["dims"] if (p := f"{group}/{dim}") in times), [])
+        return found
 
     def _tree(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a version"))
@@ -279,18 +311,18 @@ class Pages:
         tree = views.tree_facts(session, path)
         paths = [each["path"] for each in tree["coordinates"] if len(each["shape"]) == 1]
         found = get_pool("serve-refs", 4).map(partial(self._extent_of, shown), paths[:_MOST_EXTENTS])
-        extents = dict(zip(paths, found, strict=False))
+        extents = {path: " to ".join(ends) for path, ends in zip(paths, found, strict=False)}
         return self._render("tree.html", shown, path, tree=tree, extents=extents)
 
-    def _extent_of(self, shown: ShownVersion, path: str) -> str:
-        """Format the first and the last value of a coordinate; empty if it cannot be read."""
+    def _extent_of(self, shown: ShownVersion, path: str) -> list[str]:
+        """Return the first and the last value of a coordinate; none if it cannot be read."""
         view = self._opened.view(shown.snapshot_id, path)
         size = view.shape[0]
         try:
             ends = [view.texts(view.read((slice(at, at + 1, 1),)))[0] for at in (0, size - 1) if size]
         except (RequestError, IcechunkError):
-            return ""
-        return " to ".join(dict.fromkeys(ends))
+            return []
+        return [*dict.fromkeys(ends)]
 
     def _array(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a version"))
@@ -323,9 +355,12 @@ class Pages:
             **self._array_values(request, shown, view, layout, source, values),
             quality=None if quality is None else describe_quality(quality),
             location=self._quoted_location,
-            config=describe_picture(
-                shown.snapshot_id, view, layout, sources, self._limits, find_scale(quality)
-            ),
+            config={
+                **describe_picture(
+                    shown.snapshot_id, view, layout, sources, self._limits, find_scale(quality)
+                ),
+                "chunk_labels": label_chunks(view),
+            },
             problem=problem,
         )
 
@@ -474,7 +509,7 @@ class Pages:
 
     def _snippets(
         self, request: Request, shown: ShownVersion, view: ArrayView, layout: PlotLayout
-    ) -> list[tuple[str, str]]:
+    ) -> list[Snippet]:
         if not layout.at and view.shape:
             return []
         reading = Reading(
@@ -521,7 +556,7 @@ class Pages:
                 view = self._opened.view(before if change.status == "removed" else after, change.path)
                 try:
                     found[change.path] = [
-                        format_range(view, axis, ends) for axis, ends in enumerate(change.extent)
+                        view.coordinate(axis).range_text(*ends) for axis, ends in enumerate(change.extent)
                     ]
                 except (RequestError, IcechunkError):  # a coordinate that cannot be read
                     continue
@@ -544,7 +579,7 @@ class Pages:
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         shape = common_shape(old, new)
         problem, difference, layout = "", None, PlotLayout("none", None, None, ())
-        chunks = changed_chunks(old.session, new.session, path)
+        chunks, labels = changed_chunks(old.session, new.session, path), label_chunks(new)
         grown = "" if shape is None or old.shape == new.shape else describe_shapes(before, old, after, new)
         if shape is not None:
             old, new = old.crop(shape), new.crop(shape)
@@ -572,6 +607,7 @@ class Pages:
         config |= {
             "before": before.snapshot_id,
             "changed": outline_changes(new, layout, chunks),
+            "chunk_labels": labels,
             "names": [before.name, after.name],
         }
         ids = (before.snapshot_id, after.snapshot_id)

@@ -24,6 +24,10 @@ class RequestLimits:
     """The number of threads that decode chunks."""
     queued: int = 64
     """The number of requests that may wait for a decoder. Further requests are rejected."""
+    request_seconds: float = 20.0
+    """The time that a client may take to send a request."""
+    stalled_seconds: float = 60.0
+    """The time after which a response that the client does not read is given up."""
     kept_bytes: int = 128 << 20
     """The maximum size in bytes of the cache of decoded chunks."""
 

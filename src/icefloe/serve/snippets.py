@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from icefloe._internal.paths import ROOT, get_name, get_parent
 from icefloe.serve.array_plot import PlotLayout
 from icefloe.serve.windows import ArrayView
+
+_MOST_PRINTED: Final = 1000
+"""The number of rows that `icefloe sql` prints by default."""
+
+
+class Snippet(NamedTuple):
+    """Code that reproduces a view, to be copied."""
+
+    name: str
+    text: str
+    note: str = ""
+    """What to know before the code is run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +49,9 @@ class Reading:
         drawn = (self.layout.y, self.layout.x)
         return ", ".join(":" if axis in drawn else str(place) for axis, place in enumerate(self.layout.at))
 
-    def snippets(self) -> list[tuple[str, str]]:
+    def snippets(self) -> list[Snippet]:
         """Generate snippets that reproduce the view, for Python, HTTP clients, SQL and the command line."""
-        found = [("Python", self._python()), ("Zarr over HTTP", self._http())]
+        found = [Snippet("Python", self._python()), Snippet("Zarr over HTTP", self._http())]
         own = get_name(self.view.path)
         if (
             self._has_names()
@@ -47,8 +61,18 @@ class Reading:
             and own.isidentifier()
         ):
             query = sql_text(self.view, self.layout, self.at, own, self.snapshot_id)
-            found.append(("SQL", f"icefloe sql r={shlex.quote(self._where())} {_quote(query)}"))
-        return [*found, ("Command line", self._command())]
+            command = f"icefloe sql r={shlex.quote(self._where())} {_quote(query)}"
+            found.append(Snippet("SQL", command, self._note_rows()))
+        return [*found, Snippet("Command line", self._command())]
+
+    def _note_rows(self) -> str:
+        """Tell that the SQL query of a snippet selects more rows than the command prints; empty if it does
+        not."""
+        drawn = (self.layout.y, self.layout.x)
+        rows = math.prod(size for axis, size in enumerate(self.view.shape) if axis in drawn)
+        if rows <= _MOST_PRINTED:
+            return ""
+        return f"Selects {rows:,} rows and prints the first {_MOST_PRINTED:,}; --limit {rows} prints all."
 
     def _where(self) -> str:
         return self.location or "REPO"
@@ -151,7 +175,7 @@ def bisect_snippet(
     return f"icefloe bisect {shlex.join(parts)}"
 
 
-def comparison_snippets(location: str, before: str, after: str, path: str) -> list[tuple[str, str]]:
+def comparison_snippets(location: str, before: str, after: str, path: str) -> list[Snippet]:
     """Generate snippets that compare an array in two snapshots."""
     where = location or "REPO"
     sessions = [f"repo.readonly_session(snapshot_id={each!r})" for each in (before, after)]
@@ -163,6 +187,6 @@ def comparison_snippets(location: str, before: str, after: str, path: str) -> li
         f"values = icefloe.subtract_values(before, after, {path!r})"
     )
     return [
-        ("Python", python),
-        ("Command line", f"icefloe diff {shlex.quote(where)} {before} {after} --values"),
+        Snippet("Python", python),
+        Snippet("Command line", f"icefloe diff {shlex.quote(where)} {before} {after} --values"),
     ]

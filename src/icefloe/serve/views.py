@@ -20,7 +20,7 @@ from icefloe._internal.paths import LEDGERS, ROOT, get_name, get_parent, is_with
 from icefloe._internal.redaction import redact
 from icefloe._internal.table import Table
 from icefloe.ancestry_graph import AncestryGraph
-from icefloe.cf import decode_fill_value
+from icefloe.cf import decode_fill_value, parse_time_coding
 from icefloe.comparison.blame import Blame
 from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.errors import IcechunkError
@@ -97,6 +97,7 @@ def history_page(repo: Repository, page: int) -> dict[str, Any]:
                 "id": each.id,
                 "title": shortened(each.message.partition("\n")[0].strip() or "(no message)", 200),
                 "time": _from_us(each.written_at_us),
+                "at": each.written_at_us,
                 "branches": each.branches,
                 "tags": each.tags,
                 "merged": each.merged_ids,
@@ -104,6 +105,7 @@ def history_page(repo: Repository, page: int) -> dict[str, Any]:
             }
             for each in shown.commits
         ],
+        "times": {each.id: each.written_at_us for each in commits if each.branches or each.tags},
         "page": max(page, 1),
         "pages": max(1, -(-len(commits) // COMMITS_PER_PAGE)),
         "total": len(commits),
@@ -130,6 +132,13 @@ def repository_facts(repo: Repository) -> dict[str, Any]:
         "committed_at": time_text(found["committed_at"]) if found["committed_at"] else "",
         "storage": redact(repo.storage.place),
     }
+
+
+def total_size(repo: Repository) -> str:
+    """Format the size of all chunks of the repository for its view on a page, each chunk counted once."""
+    found = repo.chunk_storage_stats()
+    own = f"{size_text(found.non_virtual_bytes())} of chunks"
+    return f"{own}, {size_text(found.virtual_bytes)} in other files" if found.virtual_bytes else own
 
 
 # Nodes
@@ -259,8 +268,19 @@ def contents(session: Session, most: int = 200) -> dict[str, Any]:
         kind = "coordinates" if own in (document.get("dimension_names") or ()) else "data"
         kind = "levels" if pyramids.contain(path) else kind
         shape = "×".join(map(str, document["shape"])) or "scalar"
-        title = shortened(str((document.get("attributes") or {}).get("long_name", "")), 80)
-        found[kind].append({"path": path, "name": path.strip("/") or "/", "shape": shape, "title": title})
+        attributes = document.get("attributes") or {}
+        is_time = parse_time_coding(attributes.get("units"), attributes.get("calendar")) is not None
+        found[kind].append(
+            {
+                "path": path,
+                "name": path.strip("/") or "/",
+                "shape": shape,
+                "dims": tuple(document.get("dimension_names") or ()),
+                "title": shortened(str(attributes.get("long_name", "")), 80),
+                "units": "" if is_time else shortened(str(attributes.get("units", "")), 40),
+                "is_time": is_time and len(document["shape"]) == 1,
+            }
+        )
     return found
 
 
@@ -509,9 +529,8 @@ def one_chunk(
     if any(at >= count for at, count in zip(coords, grid.counts, strict=True)):
         raise RequestError(404, f"{view.path} has no chunk {coords}")
     box = grid.inside(coords)
-    cells = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in zip(view.dims, box, strict=True))
     values = () if statistics is None else describe_chunk(statistics, coords)
-    facts = [("cells", cells), *values, *_reference_facts(ref)]
+    facts = [*_box_facts(view, box), *values, *_reference_facts(ref)]
     return {
         "coords": coords,
         "facts": facts,
@@ -519,6 +538,19 @@ def one_chunk(
         "writer": None if ref is None else _writer(writers, coords),
         "files": _files_of(view, box),
     }
+
+
+def _box_facts(view: ArrayView, box: tuple[slice, ...]) -> list[tuple[str, str]]:
+    """Describe the part of an array that a chunk holds, with coordinate labels if there are any."""
+    cells = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in zip(view.dims, box, strict=True))
+    try:
+        named = [view.coordinate(axis) for axis in range(len(box))]
+    except (RequestError, IcechunkError):  # a coordinate that cannot be read
+        named = []
+    if all(each.values is None for each in named):
+        return [("cells", cells)]
+    covered = [each.range_text(part.start, part.stop - 1) for each, part in zip(named, box, strict=True)]
+    return [("covers", ", ".join(covered)), ("cells", cells)]
 
 
 def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:

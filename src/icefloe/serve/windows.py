@@ -358,6 +358,11 @@ class WindowCoordinate:
             return times_as_text(coding, values)
         return [value_text(each) for each in values]
 
+    def range_text(self, first: int, last: int) -> str:
+        """Format a range of a window with its labels, such as `time 2025-04-01 to 2025-05-30`."""
+        labels = self.labels((first, last))
+        return f"{self.name} {labels[0]}" + (f" to {labels[1]}" if first != last else "")
+
     def find(self, text: str) -> int:
         """Find the position in a window whose label is nearest to a text, such as `2025-03-03`, `50N` or
         `-12.5`.

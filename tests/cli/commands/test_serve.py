@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import httpx
 import pytest
 
-from icefloe.cli.commands.serve import _check_origin
+from icefloe.cli.commands.serve import _check_origin, _get_typed_location
 from icefloe.cli.main import main
 from tests.support.serve import sample_repository, serve_command
 
@@ -43,6 +44,19 @@ def test_containers_named_with_authorize_are_read(tmp_path: Path) -> None:
     assert refused.status_code == 502
     assert "--authorize" in refused.text
     assert allowed.status_code == 200
+
+
+def test_snippets_name_the_absolute_path_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with click.Context(click.Command("serve")) as context:
+        context.params["repo"] = "data/repo"
+        typed = _get_typed_location()
+        context.params["repo"] = "s3://bucket/repo"
+
+        assert typed == str(tmp_path / "data" / "repo")
+        assert _get_typed_location() == "s3://bucket/repo"
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(

@@ -6,6 +6,7 @@ import re
 import secrets
 import signal
 import sys
+from pathlib import Path
 
 import click
 
@@ -142,11 +143,15 @@ def _check_origin(text: str) -> str:
 
 
 def _get_typed_location() -> str:
-    """Return REPO as typed, without secrets, for the code snippets on the page."""
+    """Return REPO without secrets, for the code snippets on the page. Paths are absolute, because snippets
+    run in any folder.
+    """
     from icefloe._internal.redaction import redact
 
-    typed = click.get_current_context().params.get("repo")
-    return redact(str(typed)) if typed else ""
+    typed = str(click.get_current_context().params.get("repo") or "")
+    if typed and "://" not in typed:
+        return str(Path(typed).absolute())
+    return redact(typed)
 
 
 def _url(host: str, port: int, token: str | None) -> str:

@@ -17,6 +17,12 @@ const number = (value) => {
   return size >= 1e9 || (size > 0 && size < 1e-3) ? short.toExponential() : short.toString();
 };
 
+/** A number beside the colour scale, with as many digits as tell it from its neighbours. */
+function scaleText(value, step) {
+  const decimals = 1 + Math.max(0, Math.ceil(-Math.log10(step)));
+  return step > 0 && decimals < 7 && Math.abs(value) < 1e6 ? String(Number(value.toFixed(decimals))) : number(value);
+}
+
 function tellError(error) { byId("readout").textContent = `Cannot show this: ${error.message}`; }
 
 /** Remember the view in the URL. */
@@ -24,6 +30,19 @@ function keep(name, value) {
   if (value === null || value === "") query.delete(name); else query.set(name, value);
   const text = query.toString();
   history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+}
+
+/** A range of colours in the URL, such as 250,310. */
+function parseRange(text) {
+  const [low, high] = (text || "").split(",").map(Number);
+  return Number.isFinite(low) && Number.isFinite(high) ? [low, high] : null;
+}
+
+/** Use the colours of the version before only until something else is shown. */
+function dropKeptScale() {
+  if (!state.kept) return;
+  state.kept = null;
+  keep("kept", null);
 }
 
 /** Choose the coarsest level of a pyramid that is sharp on this screen. */
@@ -146,7 +165,7 @@ function transposed(codes, columns) {
   return found;
 }
 
-const state = { at: [...(config.at || [])], axis: null, locked: null, cursor: null, mode: "difference" };
+const state = { at: [...(config.at || [])], axis: null, locked: null, kept: null, cursor: null, mode: "difference" };
 let pictures = [];
 let coast = [];
 let source = null;
@@ -175,14 +194,16 @@ async function show() {
   if (!Number.isFinite(low)) [low, high] = [0, 1];
   if (hasWholeScale() && byId("scale").checked) [low, high] = config.scale;
   const name = query.get("colours") || defaultColours();
-  if (state.locked) [low, high] = state.locked;
+  if (state.locked || state.kept) [low, high] = state.locked || state.kept;
   else if (name === "RdBu_r") { const most = Math.max(Math.abs(low), Math.abs(high)) || 1; [low, high] = [-most, most]; }
   state.range = [low, high];
+  if (!config.before) document.body.dataset.scale = [low, high].map((each) => Number(each.toPrecision(9))).join();
+  byId("kept").hidden = !state.kept;
   const table = colourTable(name);
   drawBar(byId("bar"), table);
   document.querySelectorAll(".steps span").forEach((each, at, all) => {
-    const value = low + ((high - low) * at) / (all.length - 1);
-    each.textContent = at === all.length - 1 ? `${number(value)} ${config.units}` : number(value);
+    const step = (high - low) / (all.length - 1), text = scaleText(low + step * at, step);
+    each.textContent = at === all.length - 1 ? `${text} ${config.units}` : text;
   });
   pictures.forEach((each, at) => {
     const ratio = config.kind === "map" ? each.rows / each.columns : Math.min(Math.max(each.rows / each.columns, 0.25), 0.75);
@@ -302,15 +323,14 @@ function start() {
     state.axis = Number(slider.dataset.axis);
     state.at[state.axis] = Number(slider.value);
     state.moved = true;
+    dropKeptScale();
     setLabel(state.axis, "…");
     keep(`i.${slider.dataset.name}`, slider.value);
     show();
     refreshFacts();
   });
-  if (query.get("range")) {
-    const [low, high] = query.get("range").split(",").map(Number);
-    if (Number.isFinite(low) && Number.isFinite(high)) state.locked = [low, high];
-  }
+  state.locked = parseRange(query.get("range"));
+  if (!config.before) state.kept = parseRange(query.get("kept"));
   if (query.get("cell")) {
     const [row, column] = query.get("cell").split(",").map(Number);
     state.cursor = [Math.floor(row / config.every[0]), Math.floor(column / config.every[1])];
@@ -322,6 +342,7 @@ function start() {
   const lock = byId("lock");
   const lockText = () => { lock.setAttribute("aria-pressed", String(Boolean(state.locked))); lock.textContent = state.locked ? "Unlock scale" : "Lock scale"; };
   lock.addEventListener("click", () => {
+    dropKeptScale();
     state.locked = state.locked ? null : state.range;
     keep("range", state.locked ? state.locked.join() : null);
     lockText();
@@ -330,7 +351,7 @@ function start() {
   lockText();
   const scale = byId("scale");
   scale.checked = query.get("scale") !== "picture";
-  scale.addEventListener("change", () => { state.locked = null; keep("range", null); lockText(); keep("scale", scale.checked ? null : "picture"); show(); });
+  scale.addEventListener("change", () => { state.locked = state.kept = null; keep("range", null); lockText(); keep("scale", scale.checked ? null : "picture"); show(); });
   byId("coasts").addEventListener("change", show);
   byId("coasts").closest("label").hidden = config.kind !== "map";
   const redo = () => { pictures = frames(); pictures.forEach((each) => { drawAxes(each); follow(each); }); show(); };
@@ -428,7 +449,9 @@ async function chunkMap(by) {
   const about = dims.length ? `${dims[meta.across]} across${others.length ? `, ${others.join(" × ")} down` : ""}` : "\u00a0";
   const tell = (row, column) => {
     const code = codes[row * meta.columns + column];
-    byId("chunk-readout").textContent = `chunk ${chunkAt(meta, row, column).join(", ")}: ${code ? meta.legend[code - 1] : "not stored"}`;
+    const coords = chunkAt(meta, row, column);
+    const from = coords.map((at, axis) => config.chunk_labels?.[axis] && `${dims[axis]} ${config.chunk_labels[axis][at]}`).filter(Boolean);
+    byId("chunk-readout").textContent = `chunk ${coords.join(", ")}${from.length ? `, from ${from.join(", ")}` : ""}: ${code ? meta.legend[code - 1] : "not stored"}`;
   };
   byId("chunk-readout").textContent = about;
   const choose = (row, column) => {

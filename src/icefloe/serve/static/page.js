@@ -73,6 +73,9 @@ async function copy(text, button) {
 function keepView(link) {
   const names = link.dataset.view.split(" "), kept = new URLSearchParams();
   for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("i.") || names.includes(name)) kept.append(name, value);
+  // Colours mean the same values in both versions.
+  const { scale } = document.body.dataset;
+  if (scale && names.includes("scale") && !kept.has("range")) kept.set("kept", scale);
   link.search = kept.toString();
 }
 
@@ -113,18 +116,19 @@ byId("help-button").addEventListener("click", keys["?"]);
 byId("help-close").addEventListener("click", () => byId("help").close());
 const ticks = [...document.querySelectorAll("[data-compare]")];
 if (ticks.length) {
-  const line = byId("compare-two");
-  line.hidden = false;
-  const words = line.textContent;
+  const lines = [...document.querySelectorAll(".compare-two")], words = lines.map((line) => line.textContent);
+  for (const line of lines) line.hidden = false;
   for (const each of ticks) {
     each.hidden = false;
     each.addEventListener("change", () => {
       const chosen = ticks.filter((one) => one.checked);
       if (chosen.length > 2) chosen.find((one) => one !== each).checked = false;
-      const [after, before] = ticks.filter((one) => one.checked).map((one) => one.dataset.compare);
-      if (!before) { line.replaceChildren(words); return; }
-      const link = Object.assign(document.createElement("a"), { href: `/compare/${before}...${after}`, textContent: `Compare ${before.slice(0, 8)} with ${after.slice(0, 8)}` });
-      line.replaceChildren(link);
+      const [before, after] = ticks.filter((one) => one.checked).map((one) => one.dataset).sort((one, other) => one.at - other.at);
+      const encoded = (one) => encodeURIComponent(one.compare).replaceAll(".", "%2E");
+      lines.forEach((line, at) => {
+        if (!after) line.replaceChildren(words[at]);
+        else line.replaceChildren(Object.assign(document.createElement("a"), { href: `/compare/${encoded(before)}...${encoded(after)}`, textContent: `Compare ${before.name} with ${after.name}` }));
+      });
     });
   }
 }
