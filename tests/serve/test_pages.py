@@ -476,6 +476,28 @@ def test_times_of_other_calendars_are_written_as_dates() -> None:
         assert "2000-02-30" in client.get("/array/main/a?i.time=1").text
 
 
+def test_numbers_that_are_no_times_are_shown_as_numbers() -> None:
+    values = np.array([0, 1e300, np.nan, 1])
+    repo = memory_repository(values, (4,), attributes={"units": "days since 2000-01-01"})
+    with serving(repo) as client:
+        text = page_text(client.get("/array/main/a").text)
+
+    assert "0 2000-01-01" in text
+    assert "1 1e+300" in text
+    assert "3 2000-01-02" in text
+
+
+def test_control_characters_are_shown_by_their_code() -> None:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="\x1b[31mred \u202egnp.exe") as store:
+        zarr.create_group(store)
+    with serving(repo) as client:
+        html = client.get("/").text
+
+    assert "⟨U+001B⟩[31mred ⟨U+202E⟩gnp.exe" in html
+    assert not re.search("[\x00-\x08\x1b\u202e]", html)
+
+
 # Chunk maps
 
 

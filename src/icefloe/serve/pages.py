@@ -101,6 +101,11 @@ T = TypeVar("T")
 
 _STALE_S: Final = 2.0
 _MOST_STALE: Final = 1000
+_CONTROLS: Final = {
+    code: f"\u27e8U+{code:04X}\u27e9"
+    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\t\n\r"
+}
 _PATIENCE_S: Final = 0.5
 """The time that a page waits for the size of a repository on this machine."""
 _MOST_PERIODS: Final = 10
@@ -190,7 +195,7 @@ class Pages:
                 status=error.status, text=error.text, links=views, version=__version__, shown=None, path=""
             )
         )
-        return Response(page.encode("utf-8", "backslashreplace"), [HTML, *headers], error.status)
+        return Response(_encode(page), [HTML, *headers], error.status)
 
     # What pages share
 
@@ -215,8 +220,7 @@ class Pages:
                 **{"array_view": "", "compare_view": "", **values},
             )
         )
-        # Names of nodes can contain lone surrogates, which cannot be encoded.
-        return Response(text.encode("utf-8", "backslashreplace"), [HTML, NO_CACHE])
+        return Response(_encode(text), [HTML, NO_CACHE])
 
     def _list_earlier(self, shown: ShownVersion | None) -> list[tuple[str, str]]:
         """List the earlier versions with which a page offers to compare its version."""
@@ -678,6 +682,13 @@ class Pages:
             report=self._cached("verified", lambda: views.verify_facts(self._opened.versions.repo)),
             location=self._quoted_location,
         )
+
+
+def _encode(page: str) -> bytes:
+    """Encode a page. Names can contain lone surrogates, which UTF-8 does not have, and characters that
+    control a terminal or the direction of text; both are shown by their code.
+    """
+    return page.translate(_CONTROLS).encode("utf-8", "backslashreplace")
 
 
 def _has_few_chunks(request: Request, view: ArrayView) -> bool:

@@ -36,6 +36,8 @@ Index = tuple[slice, ...]
 NUMBERS: Final = "biuf"
 _MOST_CHUNKS: Final = 50_000
 """The maximum number of chunks that a window may overlap, regardless of their size."""
+_MOST_NS: Final = 2.0**62 * 1000
+"""The largest distance of a time from its reference, in nanoseconds. Times are computed in microseconds."""
 _MOST_LABELS: Final = 4_000_000
 """The maximum size of a coordinate that is read as a whole for its labels."""
 
@@ -497,9 +499,12 @@ def _parse_part(part: str, size: int) -> slice:
 
 
 def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
-    """Format the times in a window; empty for missing or invalid ones."""
-    there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
+    """Format the times in a window; empty for missing ones, and the number if it is too large for a time."""
+    sizes = np.abs(values.astype("f8"))
+    there = sizes < _MOST_NS / coding.unit_ns
     found = np.full(len(values), "", dtype=object)
+    far = np.isfinite(sizes) & ~there
+    found[far] = [value_text(each) for each in values[far]]
     try:
         found[there] = coding.texts(coding.microseconds(values[there]))
     except (ValueError, OverflowError):
