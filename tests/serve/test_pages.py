@@ -128,7 +128,7 @@ def test_first_page_has_the_size_of_the_repository_and_the_units_and_period_of_a
 
     size = repo.chunk_storage_stats().non_virtual_bytes()
     assert f"{size / 1e6:.1f} MB of chunks" in text
-    assert "Near-surface air temperature 2025-01-01 to 2025-12-31 · commits that changed it K 365×" in text
+    assert "Near-surface air temperature 2025-01-01 to 2025-12-31 commits that changed it K 365×" in text
 
 
 def test_long_history_is_paged() -> None:
