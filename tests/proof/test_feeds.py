@@ -29,7 +29,7 @@ from tests.support.simulation.feed import Append, put_metadata, put_rows, read_t
 
 BATCH = 3
 # Seeds of each version of the format; `make torture` runs more.
-FEEDS = int(os.environ.get("ICEFLOE_FEEDS", "6"))
+FEEDS = int(os.environ.get("ICEFLOE_FEEDS", "3"))
 PROCESSES = int(os.environ.get("ICEFLOE_FEED_PROCESSES", "3"))
 
 

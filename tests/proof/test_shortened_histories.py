@@ -23,7 +23,7 @@ NAMES = ("/a", "/b", "/c")
 SIZE = 3
 BRANCHES = ("main", "dev", "side")
 # Random histories of each version of the format; `make torture` runs more.
-HISTORIES = int(os.environ.get("ICEFLOE_HISTORIES", "9"))
+HISTORIES = int(os.environ.get("ICEFLOE_HISTORIES", "6"))
 
 Cells: TypeAlias = dict[int, bytes]
 State: TypeAlias = dict[bytes, tuple[str, bytes, Cells]]

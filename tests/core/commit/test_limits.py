@@ -214,8 +214,7 @@ def test_large_ingest_is_split_into_commits_and_published_once(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("mode", ["native", "virtual"])
-@pytest.mark.parametrize("large_bytes", [0, 4 << 20])
+@pytest.mark.parametrize(("mode", "large_bytes"), [("native", 0), ("virtual", 4 << 20)])
 def test_large_ingest_is_applied_commit_by_commit_if_the_branch_moved(
     tmp_path: Path, mode: str, large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

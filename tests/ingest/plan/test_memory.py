@@ -73,7 +73,7 @@ class Measuring(Executor):
             self.peaks[name] = max(peak, self.peaks.get(name, 0))
 
 
-@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 200, 100), False), ((6, 50, 100), True)])
+@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((6, 50, 100), True)])
 def test_tasks_stay_within_their_memory(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
     """One file is twice as large as the memory, another stores its values differently."""
     files = []

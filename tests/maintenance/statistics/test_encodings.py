@@ -14,7 +14,7 @@ import zarr
 
 import icefloe
 
-CASES = 10 * int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "3"))
+CASES = 10 * int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "2"))
 TYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "?")
 FUNCTIONS = (["count", "min", "max"], ["sum"], ["mean", "std"], ["count"], ["var", "sum"])
 LATEST = 5e16

@@ -11,7 +11,7 @@ import pytest
 from tests.support.statistics import VirtualSource, commit_change, create_repository, damage, merge_changes
 from tests.support.statistics_queries import check_queries
 
-HISTORIES = int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "3"))
+HISTORIES = int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "1"))
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
