@@ -1,4 +1,4 @@
-"""Encoding of chunks without zarr's pipeline: the same bytes, and the same chunks left out."""
+"""Encoding and decoding of chunks without zarr's pipeline: the same bytes, and the same chunks left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zarr
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 
 from icefloe.core.chunk_grid import get_stored_grid
-from icefloe.core.chunk_values import ChunkEncoder, find_encoder
+from icefloe.core.chunk_values import ChunkEncoder, find_decoder, find_encoder
 
 SHAPE, CHUNKS = (5, 7), (2, 3)
 
@@ -65,6 +65,32 @@ def test_encoded_chunks_equal_those_of_zarr(dtype: str, compressors: Any, fill: 
     assert len(expected) < 9
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f2", "u1", "i8", "bool"])
+@pytest.mark.parametrize("compressors", [None, ZstdCodec(), GzipCodec(), BloscCodec()])
+def test_decoded_chunks_equal_those_of_zarr(dtype: str, compressors: Any) -> None:
+    contents, array, document = create_array(dtype=dtype, compressors=compressors)
+    array[...] = np.arange(35).reshape(SHAPE) % 5 + 1
+
+    decoder = find_decoder(document)
+
+    assert decoder is not None
+    grid = get_stored_grid(document)
+    for coords in product(*map(range, grid.counts)):
+        inside = grid.inside(coords)
+        own = tuple(slice(part.stop - part.start) for part in inside)
+        decoded = decoder.decode(contents["/".join(["c", *map(str, coords)])].to_bytes())
+        np.testing.assert_array_equal(decoded[own], array[inside])
+
+
+def test_a_damaged_chunk_is_an_error() -> None:
+    _, _, document = create_array(dtype="f4", compressors=None)
+    decoder = find_decoder(document)
+    assert decoder is not None
+
+    with pytest.raises(ValueError, match="cannot reshape"):
+        decoder.decode(bytes(4))
+
+
 def test_a_later_chunk_does_not_see_values_of_an_earlier_one() -> None:
     contents, array, document = create_array(dtype="i4", fill_value=9)
     array[...] = 5
@@ -101,6 +127,8 @@ def test_arrays_with_unsupported_codecs_are_encoded_by_zarr(options: dict[str, A
     _, _, document = create_array(**options)
 
     assert find_encoder(document) is None
+    is_blosc = "compressors" in options and isinstance(options["compressors"], BloscCodec)
+    assert (find_decoder(document) is None) is not is_blosc
 
 
 @pytest.mark.parametrize(

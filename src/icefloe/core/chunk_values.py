@@ -106,6 +106,8 @@ def _make_key(shape: Sequence[int]) -> str:
 
 _QUICK_CODECS: Final = {"zstd": "zarr.codecs.zstd", "gzip": "zarr.codecs.gzip"}
 """The compressors that zarr uses from numcodecs unchanged, with the modules of zarr's codecs."""
+_QUICK_DECODERS: Final = {**_QUICK_CODECS, "blosc": "zarr.codecs.blosc"}
+"""The compressors whose data numcodecs decodes like zarr."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,6 +162,46 @@ def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
 
     Return None for other arrays, and if zarr is configured to use other codecs or to write empty chunks.
     """
+    import zarr
+
+    found = _find_quick_encoding(document, _QUICK_CODECS)
+    if found is None or zarr.config.get("array.write_empty_chunks"):
+        return None
+    return ChunkEncoder(np.empty(found.shape, found.dtype), found.fill_value, found.compressor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkDecoder:
+    """A decoder of the chunks of one array. It gives the same values as zarr's codecs, without their
+    pipeline.
+
+    For each chunk, zarr switches between threads and copies the values into the result.
+    """
+
+    shape: tuple[int, ...]
+    """The shape of the chunks."""
+    dtype: np.dtype[Any]
+    fill_value: Any
+    compressor: Any
+    """A codec from numcodecs, or None."""
+
+    def decode(self, data: bytes) -> Values:
+        """Decode a whole chunk. Chunks at the end of the array are as large as all others."""
+        decoded = data if self.compressor is None else self.compressor.decode(data)
+        return np.frombuffer(decoded, self.dtype).reshape(self.shape)
+
+
+def find_decoder(document: Mapping[str, Any]) -> ChunkDecoder | None:
+    """Create a decoder of chunk values for the array of a zarr.json: numbers in equal chunks, at most one
+    compressor.
+
+    Return None for other arrays, and if zarr is configured to use other codecs.
+    """
+    return _find_quick_encoding(document, _QUICK_DECODERS)
+
+
+def _find_quick_encoding(document: Mapping[str, Any], quick: Mapping[str, str]) -> ChunkDecoder | None:
+    """Return the encoding of an array if its only codecs are `bytes` and one of the given compressors."""
     import numcodecs
     import zarr
     from zarr.dtype import parse_dtype
@@ -169,7 +211,7 @@ def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
     if grid["name"] != "regular" or document.get("storage_transformers") or len(others) > 1:
         return None
     own_pipeline = str(zarr.config.get("codec_pipeline.path")).startswith("zarr.core.codec_pipeline.")
-    if not own_pipeline or zarr.config.get("array.write_empty_chunks") or sys.byteorder != "little":
+    if not own_pipeline or sys.byteorder != "little":
         return None
     if not isinstance(first, Mapping) or first["name"] != "bytes":
         return None
@@ -178,9 +220,10 @@ def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
     compressor = None
     for codec in others:
         name = codec["name"] if isinstance(codec, Mapping) else ""
-        if name not in _QUICK_CODECS or get_codec_class(name).__module__ != _QUICK_CODECS[name]:
+        if name not in quick or get_codec_class(name).__module__ != quick[name]:
             return None
-        compressor = numcodecs.get_codec({"id": name, **codec.get("configuration", {})})
+        own = codec.get("configuration", {}) if name in _QUICK_CODECS else {}  # Blosc names it in the data
+        compressor = numcodecs.get_codec({"id": name, **own})
     try:
         kind = parse_dtype(document["data_type"], zarr_format=3)
     except (ValueError, TypeError):
@@ -189,4 +232,4 @@ def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
     if dtype.kind not in "biuf" or not dtype.isnative:
         return None
     fill = kind.from_json_scalar(document["fill_value"], zarr_format=3)
-    return ChunkEncoder(np.empty(grid["configuration"]["chunk_shape"], dtype), fill, compressor)
+    return ChunkDecoder(tuple(grid["configuration"]["chunk_shape"]), dtype, fill, compressor)

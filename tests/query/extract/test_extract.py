@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xarray as xr
+from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 
 import icefloe
+from icefloe.core.workspace import Workspace
 from icefloe.errors import InvalidInputError
 from icefloe.query.extract.points import plan_points
 from icefloe.query.extract.run import Extraction, collect, divide_blocks
@@ -47,11 +50,13 @@ def make_dataset(lat: Any, lon: Any) -> xr.Dataset:
     )
 
 
-def scan_dataset(dataset: xr.Dataset, chunks: tuple[int, ...] = (2, 5, 7)) -> TableScan:
+def scan_dataset(
+    dataset: xr.Dataset, chunks: tuple[int, ...] = (2, 5, 7), encoding: Mapping[str, Any] | None = None
+) -> TableScan:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
-    encoding = {name: {"chunks": chunks} for name in dataset.data_vars}
-    to_icechunk(dataset, session, encoding=encoding)
+    encodings = {name: {"chunks": chunks, **(encoding or {})} for name in dataset.data_vars}
+    to_icechunk(dataset, session, encoding=encodings)
     session.commit("data")
     opened = repo.readonly_session("main")
     return scan_table(opened, find_tables(opened).choose(None))
@@ -356,19 +361,49 @@ def test_extraction_fetches_each_chunk_once(monkeypatch: pytest.MonkeyPatch) -> 
     dataset = make_dataset(*GRIDS["descending"])
     scan = scan_dataset(dataset[["rain"]], (5, 5, 7))
     wanted: list[str] = []
-    store = type(scan.session.store)
-    original = store.get
+    original = Workspace.read
 
-    async def get(self: Any, key: str, *args: Any, **options: Any) -> Any:
-        if key.startswith("rain/c/"):
-            wanted.append(key)
-        return await original(self, key, *args, **options)
+    def read(self: Workspace, ref: Any, start: int, stop: int, chunk: str = "") -> bytes:
+        if chunk.endswith("of /rain"):
+            wanted.append(chunk)
+        return original(self, ref, start, stop, chunk)
 
-    monkeypatch.setattr(store, "get", get)
+    monkeypatch.setattr(Workspace, "read", read)
     points = {"lat": np.linspace(80, 50, 40), "lon": np.linspace(2, 60, 40)}
     collect(plan_points(scan, points, "linear"))
 
     assert len(wanted) == len(set(wanted)) > 1
+
+
+DIMS = ("time", "lat", "level", "lon")
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"compressors": BloscCodec()},
+        {"compressors": GzipCodec()},
+        {"compressors": None},
+        {"compressors": [ZstdCodec(), GzipCodec()]},
+        {"serializer": BytesCodec(endian="big")},
+        {"shards": (4, 10, 4, 14)},
+    ],
+)
+@pytest.mark.parametrize("times", [slice(None), slice(1, 4), [0, 3, 4]])
+def test_values_are_those_of_xarray_for_any_encoding(encoding: dict[str, Any], times: Any) -> None:
+    dataset = make_dataset(*GRIDS["regional"])[["t2m"]]
+    dataset["t2m"][{"lat": slice(5)}] = np.nan  # chunks that are not stored
+    dataset = (dataset * xr.DataArray(np.arange(5, dtype="f4"), dims="level")).transpose(*DIMS)
+    scan = scan_dataset(dataset, (2, 5, 2, 7), {**encoding, "fill_value": np.nan})
+    points = draw_points(dataset)
+
+    found = run(plan_points(scan.isel(time=times, level=[1, 4]), points))
+    found = found.sort_values(["time", "level", "station"])
+
+    places = {name: xr.DataArray(points[name], dims="station") for name in ("lat", "lon")}
+    expected = dataset["t2m"].isel(time=times, level=[1, 4]).sel(places, method="nearest")
+    expected = expected.transpose("time", "level", "station")
+    np.testing.assert_array_equal(found["t2m"], expected.values.ravel())
 
 
 def test_extraction_tasks_read_at_most_a_partition_and_use_all_slots() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from icefloe.cf import is_longitude
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Coding, Values, to_arrow
+from icefloe.query.extract.array_cells import fetch_ahead, open_cells
 from icefloe.query.scan.plan import Block, ScanPlan, Span, TableScan
-from icefloe.query.scan.read import TableArrays, fetch_spans
+from icefloe.query.scan.read import TableArrays
 from icefloe.query.schema import Column
 from icefloe.session import Session
 
@@ -165,16 +167,22 @@ def get_coding(column: Column) -> Coding:
 class ExtractionArrays:
     """The opened arrays of a table, from which a task reads cells and labels block by block."""
 
-    def __init__(self, session: Session, slices: ExtractionBlocks, labels: Sequence[Column]) -> None:
-        import zarr
-
+    def __init__(
+        self,
+        session: Session,
+        slices: ExtractionBlocks,
+        labels: Sequence[Column],
+        pool: Executor | None = None,
+    ) -> None:
         table = slices.plan.table
         self._slices = slices
+        self._pool = pool
+        self._groups: dict[str, tuple[CellGroup, ...]] = {}
         self._columns = tuple(labels)
         names = [column.name for column in labels]
         self._labels = TableArrays(session, replace(slices.plan, table=table.select_columns(names)))
-        self._arrays: dict[str, Any] = {
-            column.name: zarr.open_array(session.store, path=column.array.path, mode="r")
+        self._arrays = {
+            column.name: open_cells(session, column.array.path)
             for column in table.variables
             if column.array is not None
         }
@@ -188,18 +196,23 @@ class ExtractionArrays:
         and their stored values, of shape `(*block, cells)`, with length 1 along dimensions that the variable
         does not have.
         """
-        slices = self._slices
-        own = {axis: number for number, axis in enumerate(column.axes)}
+        slices, array = self._slices, self._arrays[column.name]
         spans = dict(zip(slices.rest, block, strict=True))
-        order = [own[axis] for axis in (*slices.rest, *slices.axes) if axis in own]
+        own = [axis for axis in column.axes if axis in spans]
+        order = [own.index(axis) for axis in slices.rest if axis in own]
         shape = [spans[axis].count if axis in own else 1 for axis in slices.rest]
-        for group in slices.group_cells(column, cells):
+
+        def find_region(group: CellGroup) -> list[Span]:
             looked = dict(zip(slices.axes, group.region, strict=True))
-            wanted = [spans[axis] if axis in spans else _to_span(looked[axis]) for axis in column.axes]
-            values = fetch_spans(self._arrays[column.name], wanted).transpose(order)
-            values = values.reshape(*shape, *(part.stop - part.start for part in group.region))
-            at: tuple[Any, ...] = (..., *group.places)
-            yield group, values[at]
+            return [spans[axis] if axis in spans else _to_span(looked[axis]) for axis in column.axes]
+
+        groups = self._groups.get(column.name)
+        if groups is None:  # the same for all blocks
+            groups = self._groups[column.name] = tuple(slices.group_cells(column, cells))
+        for group, fetched in fetch_ahead(self._pool, lambda group: array.fetch(find_region(group)), groups):
+            places = {column.axes.index(axis): at for axis, at in zip(slices.axes, group.places, strict=True)}
+            values = array.take(fetched, find_region(group), places)
+            yield group, values.transpose(*order, -1).reshape(*shape, -1)
 
     def read_labels(self, block: Block, times: int) -> list[pa.Array]:
         """Read the coordinates of a block. Each value is repeated the given number of times."""
