@@ -144,7 +144,8 @@ torture: setup-compat
 	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/integrity/test_damage.py \
 	    tests/proof/test_maintenance_crashes.py tests/proof/test_refs_beside_collections.py
 	ICEFLOE_STATEMENTS=300 $(BIN)/python -m pytest -q -n 0 tests/spark/test_run_statements.py
-	ICEFLOE_DRIVER_KILLS=50 $(BIN)/python -m pytest -q -n 0 tests/spark/test_faults.py -k any_time
+	ICEFLOE_DRIVER_KILLS=50 $(BIN)/python -m pytest -q -n 0 -m cluster -k "any_time or stream_survives" tests/spark/test_faults.py \
+	    tests/compat/test_stream_kills.py
 	ICEFLOE_STREAMS=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/query/stream/test_rows.py
 	ICEFLOE_APPENDS=300 ICEFLOE_FEEDS=300 ICEFLOE_FEED_PROCESSES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_concurrent_appends.py \
 	    tests/proof/test_feeds.py

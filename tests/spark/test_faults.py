@@ -5,27 +5,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import icefloe
-from tests.support.spark.clusters import LIMIT_SECONDS, finished, started_job
+from tests.support.spark.clusters import finished, kill_when, started_job
 from tests.support.spark.kill_job import LONGEST_WAIT_S, after
-from tests.support.spark.stream_job import write_files
+from tests.support.spark.stream_kills import DRIVER_KILLS, check_stream_survives_kills
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
-
-DRIVER_KILLS = int(os.environ.get("ICEFLOE_DRIVER_KILLS", "1"))
 
 
 def prepared(folder: Path) -> icefloe.Repository:
@@ -89,32 +82,7 @@ WRITES = 8
 
 
 def test_stream_survives_kills_at_any_time(tmp_path: Path) -> None:
-    chance = random.Random()
-    expected = write_files(tmp_path / "rows", 10 + 20 * DRIVER_KILLS)
-    folder = tmp_path / "repo"
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
-    for _ in range(DRIVER_KILLS):
-        job = started_job("tests.support.spark.stream_job", "local[1]", str(folder))
-        goal = count_all(repo) + chance.randrange(3)
-        kill_when(job, partial(has_committed, job, repo, goal), chance.uniform(0, 1))
-        if chance.random() < 0.3:
-            repo.expire_snapshots(older_than=datetime.now(UTC))
-
-    finished(started_job("tests.support.spark.stream_job", "local[1]", str(folder)))
-
-    infos = repo.ancestry(branch="main")
-    keys = [info.metadata["txnVersion"] for info in infos if "txnVersion" in info.metadata]
-    assert len(keys) == len(set(keys))
-    assert opened(repo.readonly_session("main"))["v"].values.tolist() == expected.tolist()
-
-
-def count_all(repo: icefloe.Repository) -> int:
-    return len(list(repo.ancestry(branch="main")))
-
-
-def has_committed(job: subprocess.Popen[str], repo: icefloe.Repository, goal: int) -> bool:
-    """Check whether a stream has made more than this many commits, or is finished."""
-    return count_all(repo) > goal or job.poll() is not None
+    check_stream_survives_kills(tmp_path, DRIVER_KILLS)
 
 
 def traces(folder: Path) -> int:
@@ -124,15 +92,3 @@ def traces(folder: Path) -> int:
 def has_come(job: subprocess.Popen[str], folder: Path, goal: int) -> bool:
     """Check whether a job has left more than this many traces, or is finished."""
     return traces(folder) > goal or job.poll() is not None
-
-
-def kill_when(job: subprocess.Popen[str], time_has_come: Callable[[], bool], wait_s: float = 0) -> None:
-    """Kill a driver and its JVM when a condition holds, or some time later."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not time_has_come():
-        assert job.poll() is None, job.stderr.read() if job.stderr else ""
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(wait_s)
-    os.killpg(job.pid, signal.SIGKILL)
-    job.communicate()

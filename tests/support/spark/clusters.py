@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,6 +56,18 @@ def finished(job: subprocess.Popen[str]) -> None:
         os.killpg(job.pid, signal.SIGKILL)
         raise
     assert out.strip().endswith("all well"), errors[-3000:]
+
+
+def kill_when(job: subprocess.Popen[str], time_has_come: Callable[[], bool], wait_s: float = 0) -> None:
+    """Kill a driver and its JVM when a condition holds, or some time later."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not time_has_come():
+        assert job.poll() is None, job.stderr.read() if job.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(wait_s)
+    os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
 
 
 @contextmanager
