@@ -13,7 +13,7 @@ _DEBUG_PACKAGES = ("zarr", "numcodecs", "xarray", "virtualizarr", "obstore", "nu
 
 
 def spec_version() -> SpecVersion:
-    """Return information about icefloe: the version of the Icechunk format that new repositories have.
+    """Return the version of the Icechunk format that new repositories have.
 
     Returns
     -------
@@ -23,8 +23,7 @@ def spec_version() -> SpecVersion:
 
 
 def supported_spec_versions() -> list[SpecVersion]:
-    """Return information about icefloe: the versions of the Icechunk format that it reads and writes, newest
-    first.
+    """Return the versions of the Icechunk format that icefloe reads and writes, newest first.
 
     Returns
     -------
@@ -34,8 +33,7 @@ def supported_spec_versions() -> list[SpecVersion]:
 
 
 def user_agent() -> str:
-    """Return information about icefloe: the name and version that it writes into files and sends with
-    requests.
+    """Return the name and version of icefloe that it writes into files and sends with requests.
 
     Returns
     -------
@@ -45,9 +43,7 @@ def user_agent() -> str:
 
 
 def print_debug_info() -> None:
-    """Print information about icefloe for bug reports: the platform, and the versions of Python and
-    packages.
-    """
+    """Print the platform and the versions of Python and packages, for bug reports."""
     found = {"platform": platform.platform(), "python": platform.python_version(), "icefloe": __version__}
     for package in _DEBUG_PACKAGES:
         try:

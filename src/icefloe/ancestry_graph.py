@@ -19,7 +19,7 @@ _MESSAGE_LENGTH = 60
 _COLOURS = ("#2E86C1", "#D35400", "#27AE60", "#8E44AD", "#C0392B", "#16A085", "#B7950B", "#7F8C8D")
 _TAG_COLOUR = "#5D6D7E"
 _MOST_COLUMNS = 100
-"""The number of lanes side by side. More cannot be followed with the eye, and take quadratic time."""
+"""The maximum number of lanes side by side. More lanes cannot be followed by eye, and take quadratic time."""
 _ROW_PX, _LANE_PX, _MARGIN_PX, _LETTER_PX = 28, 20, 16, 8
 
 

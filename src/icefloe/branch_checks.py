@@ -38,7 +38,7 @@ class BranchCheck:
 
 
 class CheckFailedError(IcechunkError):
-    """The error for a commit to a protected branch that does not pass a check. The branch did not move.
+    """Error raised when a commit to a protected branch fails a check. The branch did not move.
 
     Parameters
     ----------

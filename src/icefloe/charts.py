@@ -23,7 +23,9 @@ COLOUR_MAPS: Final = {
 }
 """Colour maps by the names that matplotlib gives them: evenly spaced colours as hexadecimal digits."""
 _TWO_SIDED = 0.1
-"""The colours diverge at zero if the smaller side reaches at least this share of the larger one."""
+"""The colours diverge at zero if the smaller side has at least this share of the length of the
+larger side.
+"""
 _MISSING: Final = (0, 0, 0, 0)
 """Cells without a value are transparent."""
 

@@ -290,7 +290,7 @@ class BasicConflictSolver(ConflictSolver):
 
 
 class AppendConflictError(RebaseFailedError):
-    """The error for appended rows that cannot be combined with the rows of another writer.
+    """Error raised when appended rows cannot be combined with the rows of another writer.
 
     Parameters
     ----------
@@ -523,8 +523,8 @@ class MergeResult(Report, Shown):
 
 
 class MergeConflictError(ConflictError):
-    """The error for merge conflicts: both branches changed the same data, and the strategy does not choose a
-    side.
+    """Error raised for merge conflicts: both branches changed the same data, and the strategy does not choose
+    a side.
 
     Nothing was written. `result.conflicts` is the table of conflicts.
 

@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 _SECRET = {"secret": True}
 _SHOWN_IN_PART = {"secret": True, "shown": 4}
-"""Enough letters to tell one key from another."""
+"""The metadata of secret fields whose first letters are shown, to tell one key from another."""
 
 
 class _HidesSecrets:
@@ -121,7 +121,9 @@ class S3Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_HidesSecrets):
-        """S3 credentials from a pickled function that returns a new key pair, and possibly the first one."""
+        """S3 credentials from a pickled function that returns new key pairs, with an optional initial key
+        pair.
+        """
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: S3StaticCredentials | None = None
@@ -186,8 +188,8 @@ class GcsCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_HidesSecrets):
-        """Google Cloud credentials from a pickled function that returns a new token, and possibly the
-        first one.
+        """Google Cloud credentials from a pickled function that returns new tokens, with an optional initial
+        token.
         """
 
         pickled_function: bytes = field(metadata=_SECRET)
@@ -260,7 +262,9 @@ class AzureCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_HidesSecrets):
-        """A pickled function that returns a new Azure credential, and possibly the first one."""
+        """Azure credentials from a pickled function that returns new credentials, with an optional initial
+        credential.
+        """
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: AnyAzureRefreshableCredential | None = None
@@ -289,11 +293,11 @@ class Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class LocalFileSystemAccess(_HidesSecrets):
-        """Credentials that permit to read virtual chunks at `file://` locations. Nothing is signed."""
+        """Permission to read virtual chunks at `file://` locations. Nothing is signed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class HttpAccess(_HidesSecrets):
-        """Credentials that permit to read virtual chunks at `http://` and `https://` locations.
+        """Permission to read virtual chunks at `http://` and `https://` locations.
 
         Nothing is signed.
         """
@@ -885,7 +889,7 @@ def check_authorization(
     authorized: Mapping[str, AnyCredential | None],
 ) -> dict[str, AnyCredential | None]:
     """Check the credentials for virtual chunk containers by URL prefix, and warn about prefixes without
-    any.
+    credentials.
     """
     for prefix, credential in authorized.items():
         if credential is not None and not isinstance(credential, AnyCredential):

@@ -296,7 +296,7 @@ _FAILED = {ErrorKind.BRANCH_UPDATE_CONFLICT.value: "branch update conflict"}
 
 
 class ConflictError(IcechunkError):
-    """The error after another writer changed the branch or the repository first. Rebase or retry.
+    """Error raised when another writer changed the branch or the repository first. Rebase or retry.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ class ConflictError(IcechunkError):
 
 
 class RebaseFailedError(ConflictError):
-    """The error for changes of a session that conflict with changes committed in the meantime.
+    """Error raised when the changes of a session conflict with changes that were committed in the meantime.
 
     Parameters
     ----------
@@ -360,51 +360,51 @@ class RebaseFailedError(ConflictError):
 
 
 class NotFoundError(IcechunkError, KeyError):
-    """The error for a requested object that does not exist."""
+    """Error raised when a requested object does not exist."""
 
 
 class NodeNotFoundError(NotFoundError):
-    """The error for an array, group, chunk or store key that does not exist."""
+    """Error raised when an array, group, chunk or store key does not exist."""
 
 
 class SnapshotNotFoundError(NotFoundError):
-    """The error for a snapshot that does not exist, or for a time without one."""
+    """Error raised when a snapshot does not exist, or when no snapshot is as old as the requested time."""
 
 
 class RefNotFoundError(NotFoundError):
-    """The error for a branch or tag that does not exist."""
+    """Error raised when a branch or tag does not exist."""
 
 
 class RepositoryNotFoundError(NotFoundError):
-    """The error for a location without a repository."""
+    """Error raised when a location contains no repository."""
 
 
 class AlreadyExistsError(IcechunkError):
-    """The error for the name of a new object that is already in use, or was used by a deleted tag."""
+    """Error raised when the name of a new object is already in use, or was used by a deleted tag."""
 
 
 class ReadOnlyError(IcechunkError):
-    """The error for a change through a read-only session, store, storage or repository."""
+    """Error raised when a read-only session, store, storage or repository would have to change."""
 
 
 class InvalidInputError(IcechunkError, ValueError):
-    """The error for an argument that is invalid, by itself or for this repository."""
+    """Error raised when an argument is invalid, either in general or for this repository."""
 
 
 class SessionStateError(IcechunkError):
-    """The error for an operation that is not possible in the current state of the session or repository."""
+    """Error raised when the current state of the session or repository does not allow an operation."""
 
 
 class StorageError(IcechunkError):
-    """The error for a failure of the object store, the file system or the source of a virtual chunk."""
+    """Error raised when the object store, the file system or the source of a virtual chunk fails."""
 
 
 class FormatError(IcechunkError):
-    """The error for stored bytes that violate the specification, or need a newer release."""
+    """Error raised when stored bytes violate the specification, or require a newer release."""
 
 
 class InternalError(IcechunkError):
-    """The error for a bug in icefloe."""
+    """Error raised because of a bug in icefloe."""
 
 
 def _format_rust_option(value: str | None) -> str:

@@ -468,12 +468,12 @@ class Repository(Shown):
 
     @property
     def storage(self) -> Storage:
-        """The storage in which the repository is."""
+        """The storage of the repository."""
         return self._handle.storage
 
     @property
     def disk_cache(self) -> DiskCache | None:
-        """The disk cache in which this client keeps data of the repository."""
+        """The disk cache in which this client keeps remote data of the repository."""
         return self._handle.disk_cache
 
     @property
@@ -488,7 +488,8 @@ class Repository(Shown):
 
     @property
     def virtual_read_limits(self) -> ReadLimits:
-        """Limits of the repository for joining reads of neighbouring virtual chunks of a file; may be set.
+        """The limits for combining reads of neighbouring virtual chunks of a file. Assign a value to change
+        them.
 
         The limits belong to this object, its sessions and their pickles. They are not stored in the
         repository.
@@ -677,7 +678,7 @@ class Repository(Shown):
     # Branches and tags
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
-        """Create a branch of the repository at a snapshot.
+        """Create a branch at a snapshot.
 
         Parameters
         ----------
@@ -709,7 +710,7 @@ class Repository(Shown):
     list_branches_async = async_twin(list_branches)
 
     def lookup_branch(self, branch: str) -> str:
-        """Return the id of the snapshot at the tip of a branch of the repository.
+        """Return the id of the snapshot at the tip of a branch.
 
         Parameters
         ----------
@@ -730,7 +731,7 @@ class Repository(Shown):
     lookup_branch_async = async_twin(lookup_branch)
 
     def reset_branch(self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None) -> None:
-        """Move a branch of the repository to another snapshot.
+        """Move a branch to another snapshot.
 
         Parameters
         ----------
@@ -752,7 +753,7 @@ class Repository(Shown):
     reset_branch_async = async_twin(reset_branch)
 
     def delete_branch(self, branch: str) -> None:
-        """Delete a branch of the repository. Its snapshots stay until garbage collection.
+        """Delete a branch. Its snapshots stay until garbage collection.
 
         Parameters
         ----------
@@ -770,7 +771,7 @@ class Repository(Shown):
         sql: Sequence[str] | None = None,
         python: Sequence[str | Callable[[Session], Any]] | None = None,
     ) -> None:
-        """Protect a branch of the repository: its history can be extended, but not rewritten.
+        """Protect a branch: its history can be extended, but not rewritten.
 
         Commits, merges and resets to a later snapshot are allowed. Amending, squashing, deletion and resets
         to other snapshots are refused, in the same conditional write. A branch can have checks: each new
@@ -816,7 +817,7 @@ class Repository(Shown):
     protect_async = async_twin(protect)
 
     def unprotect(self, branch: str) -> None:
-        """End the protection of a branch of the repository, and remove its checks.
+        """End the protection of a branch, and remove its checks.
 
         Parameters
         ----------
@@ -840,7 +841,7 @@ class Repository(Shown):
     protected_branches_async = async_twin(protected_branches)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Create a tag of the repository, a permanent name of a snapshot.
+        """Create a tag, a permanent name of a snapshot.
 
         Parameters
         ----------
@@ -870,7 +871,7 @@ class Repository(Shown):
     list_tags_async = async_twin(list_tags)
 
     def lookup_tag(self, tag: str) -> str:
-        """Return the id of the snapshot of a tag of the repository.
+        """Return the id of the snapshot of a tag.
 
         Parameters
         ----------
@@ -891,7 +892,7 @@ class Repository(Shown):
     lookup_tag_async = async_twin(lookup_tag)
 
     def delete_tag(self, tag: str) -> None:
-        """Delete a tag of the repository. Its name cannot be used again.
+        """Delete a tag. Its name cannot be used again.
 
         Parameters
         ----------
@@ -914,7 +915,7 @@ class Repository(Shown):
         strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Merge a version of the repository into a branch.
+        """Merge a version into a branch.
 
         If the branch has no commits of its own, it moves forward to the version. Otherwise both are compared,
         chunk by chunk, with their last common snapshot, and the changes of the version become one commit on
@@ -961,7 +962,7 @@ class Repository(Shown):
         strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Apply the changes of one snapshot of the repository to a branch, as a new commit.
+        """Apply the changes of one snapshot to a branch, as a new commit.
 
         Parameters
         ----------
@@ -998,7 +999,7 @@ class Repository(Shown):
         strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Undo the changes of one snapshot of the repository on a branch, as a new commit.
+        """Undo the changes of one snapshot on a branch, as a new commit.
 
         Parameters
         ----------
@@ -1029,7 +1030,7 @@ class Repository(Shown):
     revert_async = async_twin(revert)
 
     def squash(self, snapshot_id: str, *, branch: str, message: str | None = None) -> str:
-        """Replace all snapshots of a branch of the repository after a given one with a single snapshot.
+        """Replace all snapshots of a branch after a given one with a single snapshot.
 
         The replaced snapshots stay until garbage collection, or as long as other branches and tags refer to
         them. Sessions that started at one of them cannot be rebased any more.
@@ -1067,7 +1068,7 @@ class Repository(Shown):
     # History
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """Return the parent, time, message and metadata of a snapshot of the repository.
+        """Return the parent, time, message and metadata of a snapshot.
 
         Parameters
         ----------
@@ -1118,7 +1119,7 @@ class Repository(Shown):
     committed_versions_async = async_twin(committed_versions)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
-        """List the manifests of a snapshot of the repository.
+        """List the manifests of a snapshot.
 
         Parameters
         ----------
@@ -1137,7 +1138,7 @@ class Repository(Shown):
     def ancestry(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
     ) -> AsyncCloseableIterator[SnapshotInfo]:
-        """Iterate over a snapshot of the repository and its ancestors, newest first.
+        """Iterate over a snapshot and its ancestors, newest first.
 
         Parameters
         ----------
@@ -1215,7 +1216,7 @@ class Repository(Shown):
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """Return the changes from one snapshot of the repository to a later one of the same history.
+        """Return the changes from one snapshot to a later snapshot of the same history.
 
         Parameters
         ----------
@@ -1242,7 +1243,7 @@ class Repository(Shown):
     # Inspection of files
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
-        """Return the content of a snapshot file of the repository.
+        """Return the content of a snapshot file.
 
         Parameters
         ----------
@@ -1276,7 +1277,7 @@ class Repository(Shown):
     inspect_repo_info_async = async_twin(inspect_repo_info)
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """Return the content of a manifest file of the repository, without its chunk references.
+        """Return the content of a manifest file, without its chunk references.
 
         Parameters
         ----------
@@ -1295,7 +1296,7 @@ class Repository(Shown):
     inspect_manifest_async = async_twin(inspect_manifest)
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
-        """Return the content of a transaction log of the repository, including those of expired ancestors.
+        """Return the content of a transaction log, including the logs of expired ancestors.
 
         Parameters
         ----------
@@ -1324,7 +1325,7 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """Open a read-only session on one snapshot of the repository.
+        """Open a read-only session on one snapshot.
 
         Parameters
         ----------
@@ -1353,7 +1354,7 @@ class Repository(Shown):
     readonly_session_async = async_twin(readonly_session)
 
     def writable_session(self, branch: str, *, collect_statistics: bool = False) -> Session:
-        """Open a session of the repository that commits to a branch.
+        """Open a session that commits to a branch.
 
         Parameters
         ----------
@@ -1378,8 +1379,7 @@ class Repository(Shown):
     writable_session_async = async_twin(writable_session)
 
     def writable_session_at(self, branch: str, snapshot_id: str) -> Session:
-        """Open a session of the repository that starts at an earlier snapshot of a branch and commits to its
-        tip.
+        """Open a session that starts at an earlier snapshot of a branch and commits to its tip.
 
         A commit is checked for conflicts with all later commits of the branch.
 
@@ -1398,7 +1398,7 @@ class Repository(Shown):
         return self._session(SessionMode.writable, self._snapshot_id(snapshot_id), branch)
 
     def rearrange_session(self, branch: str) -> Session:
-        """Open a session of the repository that can only move and rename nodes.
+        """Open a session that can only move and rename nodes.
 
         Parameters
         ----------
@@ -1428,8 +1428,7 @@ class Repository(Shown):
         rebase_tries: int = 1000,
         collect_statistics: bool = False,
     ) -> Iterator[IcechunkStore]:
-        """Commit the changes of a `with` block to a branch of the repository, unless the block raises an
-        exception.
+        """Commit the changes of a `with` block to a branch, unless the block raises an exception.
 
         Parameters
         ----------
@@ -1482,7 +1481,7 @@ class Repository(Shown):
         return session
 
     def group_commits(self, *, max_delay_ms: float | None = 20.0) -> None:
-        """Fold concurrent commits of this process to one branch of the repository into one snapshot.
+        """Combine concurrent commits of this process to one branch into one snapshot.
 
         Sessions that are opened afterwards commit together: the first one waits for others, and commits that
         do not conflict share a snapshot, whose metadata lists them. A commit that conflicts fails alone.
@@ -1550,7 +1549,7 @@ class Repository(Shown):
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
     ) -> set[str]:
-        """Remove snapshots of the repository that were written before a time from the history.
+        """Remove snapshots that were written before a time from the history.
 
         The tip of main is kept, and so are the tips of other branches and of tags unless these may be
         deleted. The data stays until the next garbage collection.
@@ -1583,7 +1582,7 @@ class Repository(Shown):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> RetentionReport:
-        """Remove the snapshots of the repository that a policy does not keep from the history.
+        """Remove the snapshots that a policy does not keep from the history.
 
         The data stays until the next garbage collection. The parent of a kept snapshot becomes its nearest
         kept ancestor, and it inherits the transaction logs of the removed snapshots in between. With a time
@@ -1628,7 +1627,7 @@ class Repository(Shown):
         policy: RetentionPolicy | None = None,
         kept: Iterable[str] | None = None,
     ) -> ReclaimableStorage:
-        """Count the objects of the repository that a garbage collection could delete after an expiration.
+        """Count the objects that a garbage collection could delete after an expiration.
 
         Pass one of the three arguments.
 
@@ -1671,7 +1670,7 @@ class Repository(Shown):
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
     ) -> GCSummary:
-        """Delete objects of the repository that no snapshot uses and that were written before a time.
+        """Delete objects that no snapshot uses and that were written before a time.
 
         Parameters
         ----------
@@ -1711,7 +1710,7 @@ class Repository(Shown):
     garbage_collect_async = async_twin(garbage_collect)
 
     def trim_ops_log(self, older_than: datetime, *, dry_run: bool = False) -> OpsLogTrim:
-        """Delete backups of the repository's repo info file that contain only operations before a time.
+        """Delete backups of the repo info file that contain only operations before a time.
 
         Every change of the repository keeps the previous repo info file, in which the ops log continues. The
         entries in the current file stay, and so do all snapshots. The ops log ends at the first backup that
@@ -1741,7 +1740,7 @@ class Repository(Shown):
     trim_ops_log_async = async_twin(trim_ops_log)
 
     def find_garbage(self, older_than: datetime) -> Table:
-        """List the objects of the repository that `garbage_collect` would delete.
+        """List the objects that `garbage_collect` would delete.
 
         Parameters
         ----------
@@ -1768,8 +1767,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> ChunkStorageStats:
-        """Sum the bytes of all chunks that branches and tags of the repository lead to, each chunk counted
-        once.
+        """Sum the bytes of all chunks to which branches and tags lead. Each chunk is counted once.
 
         Parameters
         ----------
@@ -1803,7 +1801,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks of the repository. Deprecated: use `chunk_storage_stats`.
+        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats`.
 
         Parameters
         ----------
@@ -1832,7 +1830,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks of the repository. Deprecated: use `chunk_storage_stats_async`.
+        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats_async`.
 
         Parameters
         ----------
@@ -1857,7 +1855,7 @@ class Repository(Shown):
     def storage_stats(
         self, by: Literal["array", "snapshot"] = "array", *, snapshot_id: str | None = None
     ) -> Table:
-        """Sum the bytes of chunks to which each array or each snapshot of the repository refers.
+        """Sum the bytes of chunks to which each array or each snapshot refers.
 
         Parameters
         ----------
@@ -1895,7 +1893,7 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         commit_method: str = "new_commit",
     ) -> str:
-        """Rewrite all manifests of a branch of the repository with the current configuration, in one commit.
+        """Rewrite all manifests of a branch with the current configuration, in one commit.
 
         Parameters
         ----------
@@ -1931,7 +1929,7 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         dry_run: bool = False,
     ) -> WindowReport:
-        """Keep a window of the latest labels of a repository's arrays: drop the oldest ones in one commit.
+        """Keep a window of the latest labels of a dimension, and drop the oldest labels in one commit.
 
         Chunks move by reference. So the window begins at the last label that keeps at least `keep` and starts
         a chunk in every array with the dimension; arrays below 16 MiB are rewritten and do not count. Rows
@@ -2054,7 +2052,7 @@ class Repository(Shown):
         dry_run: bool = False,
         max_concurrent_requests: int = _THREADS,
     ) -> VerifyReport:
-        """Verify that all objects of the repository that branches and tags lead to exist and are intact.
+        """Verify that all objects to which branches and tags lead exist and are intact.
 
         Damage is reported, not raised.
 
@@ -2108,7 +2106,7 @@ class Repository(Shown):
     verify_async = async_twin(verify)
 
     def record_checksums(self, *, progress: Progress | None = None) -> int:
-        """Record the checksums of all used objects of the repository that have none yet, for `verify`.
+        """Record the checksums of all used objects that have none yet, for `verify`.
 
         Every such object is read once. The checksums are stored below `icefloe/`, which other readers and
         garbage collection ignore. Run `verify("chunks")` first, because damaged objects are recorded as they
@@ -2139,8 +2137,7 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         arrays: Sequence[str] | None = None,
     ) -> StatisticsReport:
-        """Read the chunks of the repository that have no statistics yet, and record their statistics for
-        queries.
+        """Read the chunks that have no statistics yet, and record their statistics for queries.
 
         The statistics are stored below `icefloe/statistics/`, which other readers and their garbage
         collection ignore. Chunks that have statistics are not read again.
@@ -2180,7 +2177,7 @@ class Repository(Shown):
         dry_run: bool = False,
         message: str = "Repair",
     ) -> RepairReport:
-        """Restore lost objects of a branch of the repository and its history, in one commit.
+        """Restore lost objects of a branch and its history, in one commit.
 
         Missing transaction logs are computed from the snapshots before and after them. Earlier snapshots do
         not change: verify the tip alone with `verify(branch=..., history=False)`, and expire the others.

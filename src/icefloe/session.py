@@ -57,7 +57,7 @@ _MOVE_NODE = 3
 
 
 class _KeyFoundError(Exception):
-    """The error for a commit that would follow a snapshot with its own key."""
+    """Error raised when the snapshot that a commit would follow already contains the key of the commit."""
 
 
 class Session(Shown):

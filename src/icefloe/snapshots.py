@@ -153,7 +153,7 @@ class Diff:
 
 
 def list_folded_commits(info: SnapshotInfo) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the message and metadata of each commit in a snapshot: one, or those folded into it."""
+    """Return the message and metadata of each commit that was combined into a snapshot, at least one."""
     folded = info.metadata.get(FOLDED)
     if not isinstance(folded, list):
         return [(info.message, info.metadata)]

@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 
 class KeyNotFoundError(NodeNotFoundError, FileNotFoundError):
-    """The error for a key that a store does not have. A FileNotFoundError, as zarr expects."""
+    """Error raised when a store does not have a key. A FileNotFoundError, as zarr expects."""
 
 
 class Owner(Protocol):

@@ -76,7 +76,7 @@ def test_a_module_that_changes_during_a_run_is_reported(tmp_path: Path, module: 
     write_source(tmp_path, module, "def f():\n    return 1\n")
     planned = UserCode(f"{module}:f", str(tmp_path), "0" * 32)
 
-    with pytest.raises(InvalidInputError, match="another source than when the run was planned"):
+    with pytest.raises(InvalidInputError, match="changed after the run was planned"):
         planned.load()
 
 

@@ -92,7 +92,10 @@ def test_commit_that_passes_the_checks_moves_the_branch(repo: icefloe.Repository
 
 @pytest.mark.parametrize(
     ("check", "reason"),
-    [(HOT, "returned offending rows, such as time=2, t2m=500.0"), (COUNT, "counted 1, and must count 0")],
+    [
+        (HOT, "returned offending rows, such as time=2, t2m=500.0"),
+        (COUNT, "returned the count 1, but must return 0"),
+    ],
 )
 def test_commit_that_fails_a_check_leaves_the_branch_unchanged(
     repo: icefloe.Repository, check: str, reason: str

@@ -132,7 +132,7 @@ def test_unreachable_locations_are_rejected() -> None:
         virtualize("ftp://host/file.nc")
     with pytest.raises(StorageError, match="the storage account is unknown"):
         virtualize("az://container/file.nc")
-    with pytest.raises(ValueError, match="unknown format 'doc'; known are hdf5"):
+    with pytest.raises(ValueError, match="unknown format 'doc'; known formats are hdf5"):
         virtualize("/no/such/file.nc", format="doc")  # type: ignore[arg-type]
 
     assert missing.value.kind == ErrorKind.OBJECT_NOT_FOUND

@@ -68,7 +68,7 @@ ONLY_IN_PYTHON = {"check_clean_root", "loadable_variables"}
 
 
 class Signalled(KeyboardInterrupt):
-    """The error for a command that was interrupted by a signal other than SIGINT (Ctrl-C)."""
+    """Error raised when a signal other than SIGINT (Ctrl-C) interrupts a command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -76,7 +76,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Stopped(click.ClickException):
-    """The error for a command that was stopped by Ctrl-C or another signal."""
+    """Error raised when Ctrl-C or another signal stops a command."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")

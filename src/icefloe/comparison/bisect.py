@@ -53,7 +53,7 @@ class Bisection(Report):
     before: str
     """The snapshot before this commit."""
     holds: bool
-    """True if the condition holds since this commit."""
+    """True if the condition holds from this commit on."""
     statistics: Mapping[str, tuple[float | None, float | None]]
     """The values that the condition uses, before and at the commit; None if the array did not exist."""
     versions_read: int

@@ -94,7 +94,7 @@ def blame(
     snapshot_id: str | None = None,
     limit: int | None = None,
 ) -> Blame:
-    """Blame each chunk of an array on the commit that last wrote it.
+    """Find the commit that last wrote each chunk of an array.
 
     References are compared along the history of first parents. Moving a chunk by reference, with its array or
     inside the chunk grid, does not change its writer. A chunk that was merged is attributed to the commit on

@@ -74,7 +74,7 @@ def compare_values(
     Parameters
     ----------
     before
-        The earlier version, or any other one.
+        The earlier version, or any other version.
     after
         The later version.
     path
@@ -132,7 +132,7 @@ def subtract_values(
     Parameters
     ----------
     before
-        The earlier version, or any other one.
+        The earlier version, or any other version.
     after
         The later version.
     path

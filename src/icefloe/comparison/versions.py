@@ -140,7 +140,7 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     Parameters
     ----------
     before
-        The earlier version, or any other one. Uncommitted changes of writable sessions are included.
+        The earlier version, or any other version. Uncommitted changes of writable sessions are included.
     after
         The later version.
     path

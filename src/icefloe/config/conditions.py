@@ -267,7 +267,7 @@ class ManifestSplitCondition(_ArrayCondition):
     __slots__ = ()
 
     AnyArray: ClassVar[Callable[[], ManifestSplitCondition]]
-    """Every array."""
+    """Matches every array."""
 
 
 class ManifestSplitDimCondition(_Condition):
@@ -279,14 +279,16 @@ class ManifestSplitDimCondition(_Condition):
 
     if TYPE_CHECKING:
         Axis: ClassVar[Callable[[int], ManifestSplitDimCondition]]
-        """The dimension with this number, from 0."""
+        """Matches the dimension with this number, counted from 0."""
         DimensionName: ClassVar[Callable[[str], ManifestSplitDimCondition]]
-        """Dimensions whose name matches a regular expression. Dimensions without a name never match."""
+        """Matches dimensions whose name matches a regular expression. Dimensions without a name
+        never match.
+        """
         Any: ClassVar[Callable[[], ManifestSplitDimCondition]]
-        """Every dimension."""
+        """Matches every dimension."""
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Return whether a condition on dimensions in the configuration applies to one.
+        """Return whether a condition of the configuration applies to a dimension.
 
         Parameters
         ----------

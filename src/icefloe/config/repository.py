@@ -432,7 +432,7 @@ class RepositoryConfig(ConfigPart):
 
     @property
     def previous_file(self) -> None:
-        """Always None. The repository configuration has it because the official class has this attribute."""
+        """Always None. This attribute exists because the official class has it."""
         return
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
@@ -453,7 +453,7 @@ class RepositoryConfig(ConfigPart):
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
         """Add a virtual chunk container to the repository configuration.
 
-        It replaces one with the same URL prefix or name.
+        It replaces a container with the same URL prefix or name.
 
         Parameters
         ----------

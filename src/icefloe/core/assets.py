@@ -42,7 +42,7 @@ Value = TypeVar("Value")
 
 _ZSTD_NAME: Final = "zstd"
 _LARGE_LOG_BYTES: Final = 4 << 20
-"""The size from which transaction logs are decoded one at a time. A log of 14 million chunks has 60 MB, and
+"""The size above which transaction logs are decoded one at a time. A log of 14 million chunks has 60 MB, and
 takes 400 MB while it is decoded.
 """
 _decoding_large_log = fork_safe_lock()
@@ -88,7 +88,7 @@ class AssetStore:
     # Reading
 
     def snapshot(self, id: SnapshotId) -> Snapshot:
-        """Read a snapshot file, or return it from the cache of assets."""
+        """Return a snapshot from the cache, or read its file."""
 
         def load() -> Snapshot:
             try:
@@ -101,11 +101,11 @@ class AssetStore:
         return self._snapshots.get(id, load)
 
     def forget_snapshots(self) -> None:
-        """Remove all snapshots from the cache of assets."""
+        """Remove all snapshots from the cache."""
         self._snapshots.clear()
 
     def manifest(self, id: ManifestId, size_bytes: int = 0) -> PackedManifest:
-        """Read a manifest file, or return it from the cache. A large file of known size is read in parallel
+        """Return a manifest from the cache, or read its file. A large file of known size is read in parallel
         parts.
         """
 
@@ -115,7 +115,7 @@ class AssetStore:
         return self._manifests.get(id, load)
 
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
-        """Read the transaction log file of a snapshot, or return it from the cache of assets."""
+        """Return the transaction log of a snapshot from the cache, or read its file."""
 
         def load() -> TransactionLog:
             return self._load(f"{TRANSACTIONS}/{id}", decode)
@@ -129,11 +129,11 @@ class AssetStore:
         return self._logs.get(id, load)
 
     def read_sealed_log(self, id: SnapshotId) -> SealedLog:
-        """Read the transaction log of a snapshot as an asset, without decoding it."""
+        """Read the file of a transaction log without decoding it."""
         return self._load(f"{TRANSACTIONS}/{id}", lambda data: SealedLog(data, id))
 
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
-        """Read bytes `start` to `stop` of a native chunk object, an asset that is not cached."""
+        """Read bytes `start` to `stop` of a native chunk object. Chunks are not cached."""
         first, last = ref.offset + start, ref.offset + stop
         path = f"{CHUNKS}/{ref.chunk_id}"
         if not self._chunks.capacity:  # the default
@@ -161,33 +161,33 @@ class AssetStore:
     # Writing
 
     def write_chunk(self, data: bytes | bytearray | memoryview) -> NativeRef:
-        """Write a new chunk object, the only kind of asset that is not cached."""
+        """Write a new chunk object. Unlike metadata files, chunks are not cached."""
         id = ChunkId.random()
         self.storage.put(f"{CHUNKS}/{id}", data, kind=ObjectKind.CHUNK)
         return NativeRef(id, 0, len(data))
 
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
-        """Write a new manifest file to the asset store."""
+        """Write a new manifest file."""
         return self.write_packed(self.pack(manifest))
 
     def pack(self, manifest: Manifest) -> PackedManifest:
-        """Encode a new manifest as the content of its asset file."""
+        """Encode a new manifest as the content of its file."""
         return pack_manifest(manifest, self.spec, self._location_compression())
 
     def write_packed(self, manifest: PackedManifest) -> ManifestFileInfo:
-        """Write a new manifest file to the asset store, from an encoded manifest."""
+        """Write a new manifest file, given the encoded manifest."""
         upload = self.seal_packed(manifest)
         upload.run()
         return upload.info
 
     def seal_packed(self, manifest: PackedManifest) -> ManifestUpload:
-        """Return the asset file of an encoded manifest, without writing it."""
+        """Return the complete file of an encoded manifest without writing it."""
         data = seal_manifest(manifest, self.spec, self.config.compression_level)
         count = sum(map(manifest.count, manifest.nodes))
         return ManifestUpload(self, manifest, data, ManifestFileInfo(manifest.id, len(data), count))
 
     def put_manifest(self, manifest: PackedManifest, data: bytes) -> None:
-        """Write an encoded manifest file to the asset store."""
+        """Write a complete manifest file."""
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
         self._manifests.put(manifest.id, manifest)
 
@@ -208,25 +208,25 @@ class AssetStore:
         )
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Write a new snapshot file to the asset store."""
+        """Write a new snapshot file."""
         self.put_snapshot(snapshot, write_snapshot(snapshot, self.spec, self.config.compression_level))
 
     def put_snapshot(self, snapshot: Snapshot, data: bytes) -> None:
-        """Write an encoded snapshot file to the asset store."""
+        """Write a complete snapshot file."""
         self._put(f"{SNAPSHOTS}/{snapshot.id}", data, "snapshot")
         self._snapshots.put(snapshot.id, snapshot)
 
     def write_transaction_log(self, log: TransactionLog) -> None:
-        """Write a new transaction log file, one of the assets of a repository."""
+        """Write a new transaction log file."""
         self.put_transaction_log(log, write_transaction_log(log, self.spec, self.config.compression_level))
 
     def write_sealed_log(self, log: SealedLog, id: SnapshotId) -> None:
-        """Write a copy of an encoded transaction log as an asset of another snapshot."""
+        """Write a copy of an encoded transaction log for another snapshot."""
         data = log.renamed(id, self.config.compression_level)
         self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
     def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:
-        """Write an encoded transaction log file, one of the assets of a repository."""
+        """Write a complete transaction log file."""
         self._put(f"{TRANSACTIONS}/{log.id}", data, "transaction-log")
         self._logs.put(log.id, log)
 
@@ -236,7 +236,7 @@ class AssetStore:
 
 @dataclass(frozen=True, slots=True)
 class ManifestUpload:
-    """A manifest file of the asset store that is encoded but not yet written."""
+    """A manifest file that is encoded but not yet written."""
 
     assets: AssetStore
     manifest: PackedManifest
@@ -244,7 +244,7 @@ class ManifestUpload:
     info: ManifestFileInfo
 
     def run(self) -> None:
-        """Write the encoded manifest file to the asset store."""
+        """Write the manifest file."""
         self.assets.put_manifest(self.manifest, self.data)
 
 

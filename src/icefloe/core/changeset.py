@@ -104,10 +104,9 @@ class ArrayDelta:
         return written if len(written) == len(recent) else None
 
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
-        """Return all writes in the change set of an array, and the sorted coordinates of all deletions, with
-        each chunk once.
+        """Return all writes of an array, and the sorted coordinates of all deletions, with each chunk once.
 
-        The result is kept, so that further calls are cheap. Early manifests are read.
+        The result is cached, so that further calls are cheap. Early manifests are read.
         """
         self._settle()
         self.segments[:0] = [manifest.refs(self.path) for manifest in self.early]
@@ -139,7 +138,7 @@ class ArrayDelta:
             self.segments.append(kept)
 
     def coords(self) -> Coords:
-        """Return the sorted coordinates of all chunks in the change set of an array."""
+        """Return the sorted coordinates of all changed chunks of an array."""
         if self.early:
             return self.regions().coords()
         if not self.segments and len(self.recent) <= FEW:
@@ -150,7 +149,7 @@ class ArrayDelta:
         return coordinates.keep_last_of_equal(np.concatenate([written.coords, gone]))[0]
 
     def regions(self) -> ChunkRegions:
-        """Return all chunks in the change set of an array, except for chunks in early manifests."""
+        """Return all changed chunks of an array, except for chunks in early manifests."""
         windows = [each.extents if each.sparse is None else each.sparse for each in self.early]
         rest = self.without_early().coords()
         return ChunkRegions(self.rank, (*windows, *([rest] if len(rest) else [])))

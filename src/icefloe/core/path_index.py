@@ -96,7 +96,9 @@ class PathIndex:
 
 
 def find_bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
-    """Return the range of paths below a group in a sorted path index. The root is below itself."""
+    """Return the range of paths below a group in a sorted path index. The range for the root includes the
+    root.
+    """
     if group == ROOT:
         return 0, len(paths)
     return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" is the character after "/"

@@ -29,7 +29,7 @@ _latest: WeakKeyDictionary[AssetStore, SnapshotId] = WeakKeyDictionary()
 
 
 def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
-    """Start preloading the manifests that the configuration selects. Never waits and never fails.
+    """Start to preload the manifests that the configuration selects. Never waits and never fails.
 
     Storages without a network preload only if the configuration requests it, because they can read manifests
     just as fast when they are needed.

@@ -81,7 +81,7 @@ def set_virtual_refs(
 ) -> Failed:
     """Set many virtual references of an array from columns, or none if one of them is invalid.
 
-    The error says which.
+    The error names the invalid reference.
 
     With `validate`, references outside all containers are skipped, and their coordinates are returned.
     """
@@ -92,7 +92,7 @@ def set_virtual_refs(
     _check_grid(node, refs.coords)
     _check_ranges(node, refs)
     try:
-        locations, homeless = check_locations(refs.locations, containers, validate=validate)
+        locations, outside = check_locations(refs.locations, containers, validate=validate)
     except BadLocationError as error:
         row = int(np.flatnonzero(refs.codes == error.row)[0])
         raise InvalidInputError(
@@ -101,8 +101,8 @@ def set_virtual_refs(
         ) from None
     refs = replace(refs, locations=locations)
     failed: Failed = None
-    if validate and homeless.any():
-        lost = homeless[refs.codes]
+    if validate and outside.any():
+        lost = outside[refs.codes]
         failed = list(map(tuple, refs.coords[lost].tolist())) or None
         refs = refs.take(~lost)
     build = ArrayManifest.of_sorted if refs.ascending else ArrayManifest.of
@@ -239,7 +239,9 @@ def _list_grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
 
 
 def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
-    """Convert single virtual references to columns. Of two for the same chunk, the later wins."""
+    """Convert single virtual references to columns. If several references have the same chunk, the last one
+    wins.
+    """
     others = set(map(type, chunks)) - {VirtualChunkSpec}
     if others:
         raise TypeError(f"'{others.pop().__name__}' object is not an instance of 'VirtualChunkSpec'")

@@ -109,7 +109,7 @@ def _get_regular_grid(node: NodeSnapshot) -> list[range]:
 
 
 def _check_place(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
-    """Return the coordinates that a function returned; raise an error if they are outside the grid."""
+    """Check that the coordinates which a function returned are inside the grid, and return them."""
     if coords is None:
         return None
     numbers = tuple(index(number) for number in coords)

@@ -46,7 +46,7 @@ from icefloe.format.snapshot import (
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):
-    """The error for a write to a read-only workspace through a store. A ValueError, as zarr expects."""
+    """Error raised when a store writes to a read-only workspace. A ValueError, as zarr expects."""
 
 
 def read_only_store() -> ReadOnlyStoreError:

@@ -53,12 +53,12 @@ class StoredArray:
 
     @property
     def group(self) -> str:
-        """The path of the group that holds an array, the input of a derived array."""
+        """The path of the group that contains an input array."""
         return get_parent(self.path) or ROOT
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
-        """The dimension names of a derived array's input; `dim_0`, `dim_1`, ... for unnamed ones, as in
+        """The dimension names of an input array; `dim_0`, `dim_1`, ... for unnamed ones, as in
         xarray.
         """
         names = self.document.get("dimension_names") or [None] * len(self.shape)
@@ -66,17 +66,17 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of cells of a derived array's input along each dimension."""
+        """The number of cells of an input array along each dimension."""
         return tuple(self.document["shape"])
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes of a derived array's input as they are stored."""
+        """The attributes of an input array as they are stored."""
         return dict(self.document.get("attributes") or {})
 
     @cached_property
     def decoded_attributes(self) -> dict[str, Any]:
-        """The attributes of a derived array's input as xarray decodes them: a `_FillValue` is a number."""
+        """The attributes of an input array as xarray decodes them: a `_FillValue` is a number."""
         attributes = dict(self.attributes)
         fill = cf.decode_fill_value(attributes.pop("_FillValue", None), self.zarr.dtype)
         return (
@@ -87,13 +87,13 @@ class StoredArray:
 
     @cached_property
     def zarr(self) -> Any:
-        """The Zarr array from which the values of a derived array's input are read."""
+        """The Zarr array from which the values of an input array are read."""
         with ignore_warnings():
             return zarr.open_array(self.session.store, path=self.path, mode="r")
 
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], ...]:
-        """The chunk borders of a derived array's input: the first cell of each chunk, and the end, along
+        """The chunk borders of an input array: the first cell of each chunk, and the end, along
         each dimension.
         """
         given = self.document["chunk_grid"]["configuration"]
@@ -102,23 +102,23 @@ class StoredArray:
 
     @cached_property
     def refs(self) -> ArrayManifest:
-        """The references of all chunks of a derived array's input, including uncommitted ones."""
+        """The references of all chunks of an input array, including uncommitted ones."""
         return self.session._workspace.refs(self.node)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of chunks of a derived array's input along each dimension."""
+        """The number of chunks of an input array along each dimension."""
         return tuple(len(each) - 1 for each in self.edges)
 
     def fingerprints(self) -> Lanes:
-        """Return the fingerprint of each chunk of a derived array's input."""
+        """Return the fingerprint of each chunk of an input array."""
         refs = self.refs
         inside = (refs.coords < np.array(self.grid, np.uint32)).all(axis=1)
         return fingerprint_grid(refs if inside.all() else refs.take(inside), self.grid)
 
     @property
     def has_unchecked_references(self) -> bool:
-        """True if a virtual chunk of a derived array's input has no checksum, so that its changes go
+        """True if a virtual chunk of an input array has no checksum, so that its changes go
         unnoticed.
         """
         refs = self.refs
@@ -126,7 +126,7 @@ class StoredArray:
         return bool(((refs.kind == VIRTUAL) & unchecked).any())
 
     def meaning(self, *, all_attributes: bool) -> Lanes:
-        """Hash the metadata that determines how a derived array's input is decoded, and all attributes if
+        """Hash the metadata that determines how an input array is decoded, and all attributes if
         requested.
         """
         attributes = self.attributes
@@ -138,7 +138,7 @@ class StoredArray:
 
     @cached_property
     def coordinates(self) -> dict[str, StoredArray]:
-        """The one-dimensional coordinates of a derived array's input, where they exist."""
+        """The one-dimensional coordinates of an input array, where they exist."""
         found = {dim: find_array(self.session, join(self.group, dim)) for dim in self.dims if "/" not in dim}
         return {
             dim: each
@@ -148,7 +148,7 @@ class StoredArray:
 
     @cached_property
     def auxiliary(self) -> dict[str, StoredArray]:
-        """The auxiliary coordinates that a derived array's input names in `coordinates` and
+        """The auxiliary coordinates that an input array names in `coordinates` and
         `grid_mapping`.
         """
         names = " ".join(str(self.attributes.get(key, "")) for key in ("coordinates", "grid_mapping")).split()
@@ -165,24 +165,24 @@ class StoredArray:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """All stored values of a derived array's input. Use this only for coordinates, which are small."""
+        """All stored values of an input array. Use this only for coordinates, which are small."""
         with ignore_warnings():
             return np.asarray(self.zarr[...])
 
     @cached_property
     def time_coding(self) -> cf.TimeCoding | None:
-        """The encoding of times in a derived array's input; None if it does not contain times."""
+        """The encoding of times in an input array; None if it does not contain times."""
         attributes = self.attributes
         return cf.parse_time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
 
     @cached_property
     def decoded_dtype(self) -> np.dtype[Any]:
-        """The dtype of the decoded values of a derived array's input."""
+        """The dtype of the decoded values of an input array."""
         return np.asarray(decode(self, np.zeros((0,) * len(self.shape), self.zarr.dtype))).dtype
 
 
 class DecodedCoordinates:
-    """The decoded coordinates of a derived array's input, read once."""
+    """The decoded coordinates of an input array, read once."""
 
     def __init__(self, array: StoredArray) -> None:
         self._array = array
@@ -201,7 +201,7 @@ class DecodedCoordinates:
     def block(
         self, cells: Sequence[tuple[int, int]]
     ) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
-        """Return the coordinates of a block of a derived array's input."""
+        """Return the coordinates of a block of an input array."""
         ranges = {dim: slice(*span) for dim, span in zip(self._array.dims, cells, strict=True)}
         return {
             name: (dims, values[tuple(ranges[dim] for dim in dims)], attributes)
@@ -210,7 +210,7 @@ class DecodedCoordinates:
 
 
 def decode(array: StoredArray, stored: NDArray[Any]) -> NDArray[Any]:
-    """Decode the stored values of a derived array's input as `xarray.open_zarr` does."""
+    """Decode the stored values of an input array as `xarray.open_zarr` does."""
     attributes = array.decoded_attributes
     if not _needs_decoding(attributes):
         return stored  # and xarray need not be imported
@@ -277,7 +277,7 @@ def array_document(
 
 
 def check_regular(array: StoredArray) -> None:
-    """Raise InvalidInputError if the chunk grid of a derived array's input is of an unknown kind."""
+    """Raise InvalidInputError if the chunk grid of an input array is of an unknown kind."""
     if array.document["chunk_grid"]["name"] not in ("regular", "rectilinear"):
         raise InvalidInputError(
             f"{array.path} has a chunk grid of kind {array.document['chunk_grid']['name']}; inputs need a"

@@ -21,7 +21,7 @@ Span: TypeAlias = tuple[int, int]
 
 
 class Axis(ABC):
-    """An axis of a derived array's input: the dependence of output cells on the cells along one dimension."""
+    """An axis of an input array: the dependence of output cells on the cells along one dimension."""
 
     outputs: tuple[str, ...] = ()
     """The output dimensions that determine which input cells are needed."""
@@ -51,8 +51,8 @@ class Axis(ABC):
         return found[..., 0], found[..., 1]
 
     def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
-        """Hash what an axis of a derived array depends on besides the ranges, for all combinations of
-        output ranges.
+        """Hash everything except the ranges on which an axis of a derived array depends, for all combinations
+        of output ranges.
         """
         shape = tuple(len(each) for each in spans)
         hashes = []
@@ -65,8 +65,8 @@ class Axis(ABC):
 
 @dataclass(frozen=True)
 class SameAxis(Axis):
-    """An axis of a derived array's input: output cells depend on the same input cells, and some before and
-    after them.
+    """An axis of an input array: each output cell depends on the same input cell, and on some cells before
+    and after it.
     """
 
     dim: str
@@ -99,7 +99,7 @@ class SameAxis(Axis):
 
 @dataclass(frozen=True)
 class CoarseAxis(Axis):
-    """An axis of a derived array's input: output cells each depend on `factor` consecutive cells."""
+    """An axis of an input array: each output cell depends on `factor` consecutive cells."""
 
     dim: str
     size: int
@@ -126,7 +126,7 @@ class CoarseAxis(Axis):
 
 @dataclass(frozen=True)
 class WholeAxis(Axis):
-    """An axis of a derived array's input that the output does not have: every output cell depends on all
+    """An axis of an input array that the output does not have: every output cell depends on all
     cells.
     """
 
@@ -148,7 +148,7 @@ class WholeAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class GroupAxis(Axis):
-    """An axis of a derived array's input: output cells each depend on the cells of one group."""
+    """An axis of an input array: each output cell depends on the cells of one group."""
 
     dim: str
     groups: Cells
@@ -159,7 +159,7 @@ class GroupAxis(Axis):
 
     @staticmethod
     def of(dim: str, groups: Cells, count: int) -> GroupAxis:
-        """Create an axis of a derived array's input from groups: find the range of cells of each; empty
+        """Create an axis of an input array from groups: find the range of cells of each; empty
         groups have an empty range.
         """
         cells = np.flatnonzero(groups >= 0)
@@ -205,8 +205,8 @@ class GroupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class LookupAxis(Axis):
-    """An axis of a derived array's input: output cells each depend on one input cell in a table, such as
-    the mean of a month.
+    """An axis of an input array: a table contains the input cell of each output cell, such as the mean of its
+    month.
     """
 
     dim: str
@@ -232,7 +232,7 @@ class LookupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class WindowAxis(Axis):
-    """An axis of a derived array's input: output cells depend on the range of cells that a user's function
+    """An axis of an input array: each output cell depends on the range of cells that a user's function
     returns.
     """
 

@@ -40,7 +40,7 @@ class Grouping:
 
 
 def group_cells(array: StoredArray, dim: str, group: Group) -> Grouping:
-    """Group the cells of a derived array's input by calendar periods, recurring periods, or the values of
+    """Group the cells of an input array by calendar periods, recurring periods, or the values of
     an array.
     """
     name, _, period = group.by.rpartition(".")

@@ -411,7 +411,9 @@ class _Run:
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _pretend(self, output: Output, plan: OutputPlan) -> None:
-        """In a dry run, set placeholder references for chunks to compute, for outputs that depend on them."""
+        """Set placeholder references for the chunks that a dry run would compute, because other outputs
+        depend on these chunks.
+        """
         order = _sort_rows(plan.recomputed)
         rows = plan.recomputed[order]
         refs = ArrayManifest.of(rows.astype(np.uint32), NATIVE)

@@ -36,7 +36,7 @@ from icefloe.session import Session
 BLOCK_CHUNKS: Final = 8
 """The number of input chunks per partial aggregate. Changing it would change the last digits of results."""
 _MANY_CHUNKS: Final = 16
-"""The number of input chunks per group from which partial aggregates are stored."""
+"""The number of input chunks per group above which partial aggregates are stored."""
 _GROUPS_PER_CHUNK: Final = 64
 """The number of groups per chunk when grouping by the values of an array. Recurring periods have one chunk
 each."""
@@ -207,7 +207,7 @@ def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> 
 
 
 def _is_in_place(path: str, coordinate: Coordinate, session: Session) -> bool:
-    """Return whether an existing coordinate equals the one that would be copied to the output."""
+    """Return whether an existing coordinate equals the coordinate that would be copied to the output."""
     source = coordinate.source
     return source is not None and source.session is session and source.path == path
 

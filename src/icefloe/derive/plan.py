@@ -101,9 +101,9 @@ def compute_digests(output: Output) -> Lanes:
 def describe_meaning(output: Output) -> str:
     """Hash the common part of all digests in the plan of a derived array.
 
-    If it changes, all chunks are computed again.
 
-    If it changes, the plan computes every chunk again.
+
+    If this hash changes, all chunks are computed again.
     """
     lanes = hash_bytes(json.dumps(_describe(output), sort_keys=True, default=str).encode())
     by_code = output.function.code is not None

@@ -23,7 +23,7 @@ floats."""
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64] | None
-"""The output cell of each input cell along one axis; None if they correspond one to one."""
+"""The output cell of each input cell along one axis, or None if they correspond one to one."""
 
 
 def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -42,7 +42,7 @@ def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def reduce_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce the cells of each group to a value of a derived array, skipping missing values.
+    """Reduce the cells of each group to one value, skipping missing values.
 
     Axes keep their order.
     """
@@ -50,7 +50,7 @@ def reduce_values(function: str, values: Values, codes: Sequence[Codes], lengths
 
 
 def part_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the partial aggregates of a reduction in a derived array."""
+    """Return the dtype of the partial aggregates of a reduction."""
     if dtype.kind in "biu" and function in ("sum", "count"):
         return np.dtype("u8") if dtype.kind == "u" and function == "sum" else np.dtype("i8")
     if function in ("min", "max") and dtype.kind != "f":
@@ -59,14 +59,12 @@ def part_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def part_count(function: str) -> int:
-    """Return how many values a partial aggregate of a reduction in a derived array consists of."""
+    """Return the number of values in a partial aggregate of a reduction."""
     return {"std": 3, "mean": 2}.get(function, 1)
 
 
 def identity(function: str, dtype: np.dtype[Any]) -> Any:
-    """Return the partial aggregate of a reduction over no values; `dtype` is that of the derived array's
-    input.
-    """
+    """Return the partial aggregate of a reduction over no values, given the dtype of the input."""
     if function not in ("min", "max"):
         return 0
     if dtype.kind == "f":
@@ -78,10 +76,10 @@ def identity(function: str, dtype: np.dtype[Any]) -> Any:
 
 
 def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce the cells of each group to a partial aggregate of a derived array, whose values are along the
-    first axis.
+    """Reduce the cells of each group to a partial aggregate, whose values are along the first axis.
 
-    `mean` has count and sum; `std` has count, sum and the sum of squared deviations (M2); others have one.
+    `mean` has a count and a sum. `std` has a count, a sum and the sum of squared deviations (M2). Other
+    functions have one value.
     """
     if function in ("min", "max"):
         return _find_extremes(function, values, codes, lengths)[None]
@@ -108,7 +106,7 @@ def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths:
 
 
 def select_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce each group to one of its cells, such as the first, for a derived array.
+    """Select one cell of each group, such as the first cell.
 
     Axes keep their order.
     """
@@ -168,9 +166,7 @@ def _is_missing(values: Values) -> NDArray[np.bool_]:
 
 
 def combine_parts(function: str, parts: Values) -> Values:
-    """Combine partial aggregates of a reduction for a derived array along the second axis, one after the
-    other.
-    """
+    """Combine partial aggregates of a reduction along the second axis, in order."""
     many = np.moveaxis(parts, 1, 0)
     result = many[0] if len(many) else np.zeros(many.shape[1:], parts.dtype)
     for each in many[1:]:
@@ -179,9 +175,7 @@ def combine_parts(function: str, parts: Values) -> Values:
 
 
 def finish(function: str, parts: Values, dtype: np.dtype[Any]) -> Values:
-    """Finish the reduction for a derived array: compute the result from partial aggregates of values of a
-    dtype.
-    """
+    """Compute the result of a reduction from partial aggregates of values of a dtype."""
     target = result_dtype(function, dtype)
     if function == "mean":
         return _divide(parts[1], parts[0]).astype(target)

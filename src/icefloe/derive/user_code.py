@@ -42,7 +42,7 @@ class UserCode:
     def find(text: str, folder: str, version: str = "") -> UserCode:
         """Find a user's function and digest its source; raise InvalidInputError if it cannot be imported.
 
-        A version that the recipe gives is needed for a module without a source file.
+        A module without a source file requires a version in the recipe.
         """
         name, sources = text.partition(":")[0], find_sources(text, folder)
         digest = hash_sources(sources) if sources else _hash_installed(name, text, folder, version)
@@ -80,7 +80,7 @@ class UserCode:
         return known[1][name]
 
     def _execute(self, name: str) -> Mapping[str, ModuleType]:
-        """Import a module and those next to the recipe that it imports, from their present source."""
+        """Import a module, and the modules next to the recipe that it imports, from their current source."""
         sources = find_sources(self.text, self.folder)
         if not sources:
             before = sys.modules.get(name)
@@ -89,7 +89,7 @@ class UserCode:
             return {name: importlib.reload(found) if is_old else found}
         if hash_sources(sources) != self.digest:
             raise _make_error(
-                f"{self.text} has another source than when the run was planned; every executor needs the "
+                f"{self.text} changed after the run was planned; every executor needs the "
                 "same files, and they may not change during a run"
             )
         finder = _SourceFinder(sources)
@@ -118,7 +118,7 @@ class _Source:
 def find_sources(text: str, folder: str) -> dict[str, _Source]:
     """Read the module of a user's function, and all modules next to the recipe that it imports.
 
-    Empty if the module is installed elsewhere.
+    Return nothing if the module is installed elsewhere.
     """
     found: dict[str, _Source] = {}
     waiting = [text.partition(":")[0]]

@@ -319,7 +319,7 @@ def to_splits(lengths: NDArray[Any]) -> I64:
 
 
 def expand_ranges(starts: I64, lengths: I64) -> I64:
-    """Return the column of all indices in many ranges, one range after the other."""
+    """Expand many ranges to one column with all their indices."""
     total = int(lengths.sum())
     borders = lengths.cumsum() - lengths
     indices: I64 = np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)

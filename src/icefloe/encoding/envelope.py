@@ -42,7 +42,7 @@ _PARALLEL_BYTES = 8 << 20
 
 
 _idle_compressors: dict[int, deque[zstandard.ZstdCompressor]] = {}
-"""Compressors by level."""
+"""The compressors that are not in use, by level."""
 _idle_decompressors: deque[zstandard.ZstdDecompressor] = deque()
 
 

@@ -28,12 +28,12 @@ _RUNS: Final = 3
 _HEAD: Final = struct.Struct("<I")
 _SIZES: Final = (1, 2, 4, 8)
 _LEVEL: Final = 1
-"""A higher level takes several times the CPU for a tenth fewer bytes."""
+"""The zstd level. A higher level takes several times as much CPU time to save a tenth of the bytes."""
 _LONG_RUN: Final = 8
-"""The average length from which equal steps are written as runs."""
+"""The average length of runs above which equal steps are written as runs."""
 _BLOCK: Final = 1 << 15
 _MOST_RUN_ROWS: Final = 1 << 28
-"""A limit, so that a few damaged bytes cannot cause a huge allocation."""
+"""The maximum number of rows in runs, so that a few damaged bytes cannot cause a huge allocation."""
 
 
 class ColumnPacker:
@@ -205,7 +205,7 @@ class ColumnUnpacker:
 
 
 def _walk(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Rebuild numbers from the first of them and the steps that follow."""
+    """Rebuild a column from its first number and the steps between its numbers."""
     column = np.empty(len(steps) + 1, first.dtype)
     column[0] = first[0]
     with np.errstate(over="ignore"):

@@ -73,7 +73,8 @@ def append(
     metadata: dict[str, Any] | None = None,
     encoding: Mapping[str, Any] | None = None,
 ) -> AppendReport:
-    """Append a dataset to the arrays of a group and commit it, while others do the same.
+    """Append a dataset to the arrays of a group and commit it, even if other processes append at the same
+    time.
 
     Any number of processes and machines can append to the same arrays. If another writer commits first, the
     new rows are placed after its rows, usually without reading data. Rows are identified by their label, the

@@ -16,7 +16,7 @@ _ORDERS = ("commit", "sorted", "strict")
 
 
 class AppendSolver(ConflictSolver):
-    """A conflict solver for sessions that append along the same dimension: the rows of both are kept.
+    """A conflict solver for sessions that append along the same dimension. It keeps the rows of both sides.
 
     Rows are matched by their label, the value of the coordinate of the dimension. Labels that only one side
     appended become part of the result. A label that both sides appended must have equal values, or be written
@@ -78,7 +78,7 @@ class AppendSolver(ConflictSolver):
         return encode_chunk(document, values)
 
     def note(self, done: Sequence[Appended]) -> None:
-        """Keep a rebase's record of how the solver placed appended rows.
+        """Store the records that describe how a rebase placed the appended rows.
 
         Parameters
         ----------

@@ -177,7 +177,7 @@ class _Operations:
     def _find_target(self, event: Event, later: Sequence[Update]) -> str | None:
         """Return where a ref pointed after it was created or reset; None if that is no longer known.
 
-        The operations log does not record it, but the next operation on the same ref shows it.
+        The operations log does not record the target, but the next operation on the same ref does.
         """
         if event.type not in ("tag-created", "branch-created", "branch-reset"):
             return None

@@ -14,7 +14,7 @@ Id = TypeVar("Id", bound=ObjectId)
 
 _HEAD: Final = 8
 _MANY: Final = 64
-"""The number of ids, and their ratio to known ids, from which an index pays off."""
+"""The number of ids, and their ratio to known ids, above which an index pays off."""
 
 
 def view_id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:

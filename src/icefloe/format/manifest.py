@@ -41,7 +41,7 @@ class LastModified:
     changed."""
 
     seconds: int
-    """Seconds since 1970-01-01 UTC."""
+    """The time in seconds since 1970-01-01 UTC."""
 
 
 Checksum: TypeAlias = ETag | LastModified
@@ -89,26 +89,26 @@ class ArrayManifest:
     """
 
     coords: Coords
-    """(n, dimensions)."""
+    """The chunk coordinates, of shape (n, dimensions)."""
     kind: NDArray[np.uint8]
-    """NATIVE, VIRTUAL or INLINE."""
+    """The kind of each reference: NATIVE, VIRTUAL or INLINE."""
     chunk_ids: NDArray[np.uint8]
-    """(n, 12), for native chunks."""
+    """The ids of the chunk objects of native chunks, of shape (n, 12)."""
     offsets: NDArray[np.uint64]
-    """In bytes, for native and virtual chunks."""
+    """The offsets of native and virtual chunks, in bytes."""
     lengths: NDArray[np.uint64]
-    """In bytes, for native and virtual chunks."""
+    """The lengths of native and virtual chunks, in bytes."""
     location_codes: NDArray[np.uint32]
-    """Rows of `locations`, for virtual chunks."""
+    """The row in `locations` of each virtual chunk."""
     locations: Blobs
-    """Locations in UTF-8, shared by the references into one file."""
+    """The distinct locations in UTF-8, which the references into one file share."""
     inline: Blobs
     """The bytes of inline chunks, one row per reference."""
     etag_codes: NDArray[np.uint32]
-    """Rows of `etags`, or NO_ETAG, for virtual chunks."""
+    """The row in `etags` of each virtual chunk, or NO_ETAG."""
     etags: Blobs
     last_modified: NDArray[np.uint32]
-    """Seconds since 1970, or 0, for virtual chunks."""
+    """The times of the last modification of virtual chunks, in seconds since 1970; 0 if not recorded."""
     extras: Blobs
     """Opaque bytes of a later version, one row per reference."""
 
@@ -355,10 +355,10 @@ PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("
 
 
 def _join_texts(parts: Sequence[ArrayManifest], codes: str, texts: str) -> tuple[Any, Blobs]:
-    """Join the texts of parts, and return the codes for the joined texts.
+    """Join the texts of several parts, and return the codes for the joined texts.
 
-    Parts that were taken from the same references share their texts. If each brought a copy, the texts would
-    multiply whenever references are taken apart and put together again.
+    Parts that were taken from the same references share their texts. If each part contributed a copy, the
+    texts would multiply whenever references are split and joined again.
     """
     shifted = []
     starts: dict[int, int] = {}

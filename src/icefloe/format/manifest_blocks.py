@@ -31,9 +31,9 @@ class RefBlocks:
     """Encoded blocks of a manifest: the tables of one array's chunk references, and their coordinates."""
 
     coords: Coords
-    """(n, dimensions), sorted and unique."""
+    """The chunk coordinates, of shape (n, dimensions), sorted and unique."""
     extents: tuple[range, ...]
-    """The smallest window of the chunk grid that contains them."""
+    """The smallest window of the chunk grid that contains all coordinates."""
     blocks: Blocks
 
     @staticmethod

@@ -250,7 +250,7 @@ def check_columns(refs: ArrayManifest, place: str) -> None:
 
 
 class PackedManifest:
-    """A manifest file in encoded form, which finds single references quickly and converts to columns on
+    """A manifest file in encoded form. Single references are found quickly, and columns are created on
     demand.
 
     A lookup checks the tables that it touches; the order of all references is checked when columns are built.

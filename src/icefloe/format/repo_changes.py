@@ -41,7 +41,7 @@ class CheckedMove:
     tip: SnapshotInfo
     checks: tuple[BranchCheck, ...]
     is_new: bool
-    """False if the branch stays where it is, and gets other checks."""
+    """False if the branch does not move, and only its checks change."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -50,7 +50,7 @@ class CheckedMove:
 
 
 class ChecksRequiredError(Exception):
-    """The signal that a change of the repo info moves a protected branch to a snapshot that was not
+    """Error raised when a change of the repo info moves a protected branch to a snapshot that was not
     checked.
     """
 
@@ -148,7 +148,7 @@ def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
 
 
 def protect(info: RepoInfo, branch: str, sql: Sequence[str] | None, python: Sequence[str] | None) -> Changed:
-    """Return the repo info changed so that a branch is protected. None keeps the checks of one kind."""
+    """Return a repo info in which a branch is protected. Pass None to keep the existing checks of a kind."""
     get_branch_tip(info, branch)
     stored = _get_stored_checks(info)
     given: dict[str, Sequence[str] | None] = {"sql": sql, "python": python}
@@ -162,7 +162,7 @@ def protect(info: RepoInfo, branch: str, sql: Sequence[str] | None, python: Sequ
 
 
 def unprotect(info: RepoInfo, branch: str) -> Changed:
-    """Return the repo info changed so that a branch and its checks are not protected any more."""
+    """Return a repo info in which a branch is no longer protected and has no checks."""
     get_branch_tip(info, branch)
     names = [name for name in list_protected(info) if name != branch]
     return _with_protection(info, names, {**_get_stored_checks(info), branch: []})
@@ -184,7 +184,7 @@ def list_protected(info: RepoInfo) -> list[str]:
 
 
 def list_checks(info: RepoInfo, branch: str) -> tuple[BranchCheck, ...]:
-    """Return the checks of a branch in a repo info."""
+    """Return the checks of a protected branch from a repo info."""
     return decode_checks(branch, _get_stored_checks(info).get(branch, []))
 
 
@@ -260,7 +260,7 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
 def add_log_entry(
     info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int
 ) -> RepoInfo:
-    """Return the repo info with one more ops log entry; the entry before gets the name of its backup.
+    """Return the repo info with one more ops log entry; the previous entry gets the name of its backup.
 
     A list with more than `limit` entries is cut at an entry with a backup, which contains the older entries.
     """

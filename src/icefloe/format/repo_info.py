@@ -33,11 +33,13 @@ class SnapshotInfo:
     id: SnapshotId
     parent_id: SnapshotId | None
     flushed_at_us: int
-    """Microseconds since 1970-01-01 UTC."""
+    """The time of the commit, in microseconds since 1970-01-01 UTC."""
     message: str
     metadata: Metadata = field(default_factory=dict)
     pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
-    """Expired snapshots between this one and its parent, oldest first, whose transaction logs remain."""
+    """The expired snapshots between this snapshot and its parent, oldest first, whose transaction logs
+    remain.
+    """
 
 
 class SnapshotInfos:
@@ -49,7 +51,7 @@ class SnapshotInfos:
     __slots__ = ("_parent_positions", "_place", "_records", "ids", "parents")
 
     ids: NDArray[np.uint8]
-    """(n, 12), sorted."""
+    """The ids of the snapshots, of shape (n, 12), sorted."""
     parents: NDArray[np.int32]
     """The row of the parent of each snapshot, or NO_PARENT."""
 
@@ -249,7 +251,7 @@ class RepoInfo:
     """The file below `overwritten/` with older updates."""
     metadata: Metadata = field(default_factory=dict)
     config: bytes | None = None
-    """FlexBuffers, as stored; None for the default configuration."""
+    """The configuration in FlexBuffers, as stored; None for the default configuration."""
     enabled_feature_flags: tuple[int, ...] | None = None
     disabled_feature_flags: tuple[int, ...] | None = None
     extra: bytes | None = None

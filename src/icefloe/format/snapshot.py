@@ -34,7 +34,7 @@ class ManifestRef:
 
     id: ManifestId
     extents: tuple[range, ...]
-    """Range of chunk indices, one per dimension. Some writers omit them."""
+    """The range of chunk indices along each dimension. Some writers omit the extents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ _NO_NODES: Final = Tables(0, {}, {})
 _TODAYS_ARRAY: Final = TableSchema(
     "ArrayNodeData", {name: field for name, field in ARRAY_NODE_DATA.fields.items() if name != "shape"}
 )
-_TODAYS_NODE: Final = TableSchema(
+_CURRENT_NODE: Final = TableSchema(
     "NodeSnapshot",
     {
         **NODE_SNAPSHOT.fields,
@@ -175,7 +175,7 @@ class Nodes:
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
-        """Create the nodes of a snapshot from single ones, in any order."""
+        """Create the nodes of a snapshot from single nodes, in any order."""
         given = list(nodes)
         if len(given) > FEW:
             return Nodes(from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in given]), place)
@@ -228,8 +228,8 @@ class Nodes:
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
 
     def find_arrays_of(self, manifests: Collection[ManifestId]) -> list[tuple[str, NodeId, int, ManifestId]]:
-        """Find the arrays of a snapshot with exactly one manifest, which is one of some: path, id,
-        dimensions, manifest.
+        """Find the arrays of a snapshot whose only manifest is one of the given manifests: path, id,
+        dimensions and manifest of each.
         """
         if self.few is not None:
             return [
@@ -262,7 +262,7 @@ class Nodes:
 
     def with_manifests(self, ids: Mapping[str, ManifestId]) -> Nodes:
         """Return a copy of a snapshot's nodes in which some arrays with exactly one manifest refer to another
-        one.
+        manifest.
         """
         if not ids:
             return self
@@ -359,7 +359,7 @@ class SplicedNodes(Nodes):
         return get_node_at(self._read(self.written, slice(row, row + 1)), 0, self._place)
 
     def _read(self, written: Blocks, rows: slice) -> Tables:
-        return read_tables(Payload(written.buffer, self._place), _TODAYS_NODE, written.positions[rows])
+        return read_tables(Payload(written.buffer, self._place), _CURRENT_NODE, written.positions[rows])
 
 
 def _find_row(path: str, paths: Sequence[str]) -> int | None:
@@ -501,7 +501,7 @@ class ManifestFiles:
     __slots__ = ("ids", "records")
 
     ids: NDArray[np.uint8]
-    """(n, 12)."""
+    """The ids of the manifest files, of shape (n, 12)."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -587,7 +587,7 @@ class Snapshot:
     parent_id: SnapshotId | None
     """The id of the parent; None also if only the repo info file knows it."""
     flushed_at_us: int
-    """Microseconds since 1970-01-01 UTC."""
+    """The time of the commit, in microseconds since 1970-01-01 UTC."""
     message: str
     metadata: Metadata
     manifest_files: ManifestFiles

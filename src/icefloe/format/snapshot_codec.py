@@ -45,7 +45,7 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import Spec
 
 LAZY_FROM: Final = 1000
-"""Snapshots with at least this many nodes are decoded lazily, by lookups of single nodes."""
+"""The number of nodes from which a snapshot is decoded lazily, by lookups of single nodes."""
 
 _HEAD: Final = TableSchema("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
 _INFO_FIELDS: Final = ("id", "parent_id", "flushed_at", "message", "metadata")
@@ -107,7 +107,7 @@ def _read_nodes(payload: Payload, files: ManifestFiles) -> Nodes:
 
 
 class PackedNodes(Nodes):
-    """The nodes of a large snapshot in encoded form, which finds single ones quickly and converts to columns
+    """The nodes of a large snapshot in encoded form. Single nodes are found quickly, and columns are created
     on demand.
 
     A lookup checks the tables that it touches; all nodes are checked when columns are built.

@@ -18,7 +18,7 @@ from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import is_member, sort_ids
 
 NodeIds = NDArray[np.uint8]
-"""(n, 8), sorted and unique."""
+"""A column of node ids, of shape (n, 8), sorted and unique."""
 
 LISTS: Final = (
     "new_groups",
@@ -188,7 +188,7 @@ class TransactionLog:
     updated_groups: NodeIds
     updated_chunks: UpdatedChunks
     moved_nodes: tuple[MoveOperation, ...] = ()
-    """Sorted by destination, segment by segment."""
+    """The moves of nodes, sorted by destination, path segment by path segment."""
     extra: bytes | None = None
 
     @staticmethod

@@ -31,7 +31,7 @@ class RepoStatus:
 
     availability: RepoAvailability = RepoAvailability.ONLINE
     set_at_us: int = 0
-    """Microseconds since 1970-01-01 UTC."""
+    """The time of the change, in microseconds since 1970-01-01 UTC."""
     limited_availability_reason: str | None = None
 
 
@@ -79,7 +79,7 @@ class Update:
 
     update_type: StoredUpdate
     updated_at_us: int
-    """Microseconds since 1970-01-01 UTC."""
+    """The time of the update, in microseconds since 1970-01-01 UTC."""
     backup_path: str | None = None
     """The file below `overwritten/` whose newest entry is this one; None if that file is `repo` itself."""
 
@@ -164,7 +164,7 @@ class Updates:
     def in_backup(self, backup_path: str) -> Updates:
         """Return the updates in the ops log of a backup file.
 
-        The newest gets the path of this backup unless it has one.
+        The newest update gets the path of this backup, unless it already has a path.
         """
         newest = self[0] if len(self) else None
         if newest is None or newest.backup_path is not None:

@@ -1,4 +1,4 @@
-"""Spill blocks of an array to storage, and read them back in blocks of another shape.
+"""Spill blocks of an array to temporary objects, and read them back as blocks of another shape.
 
 To convert maps to time series, every new chunk needs a part of every old chunk. If each task read the old
 chunks that its new chunks need, each old chunk would be decoded many times. A first pass therefore reads
@@ -30,8 +30,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ArraySpill:
-    """The layout of one spilled array in an ingest or rechunk. Object names are computed from block
-    numbers."""
+    """The layout of one array that an ingest or rechunk spills. Block numbers determine the object names."""
 
     name: str
     dtype: str
@@ -41,9 +40,9 @@ class ArraySpill:
     """The edges of the blocks that the second pass writes. A piece is the intersection of a spilled block
     with a written block."""
     together: int
-    """The number of pieces of a spilled block that are stored in one object."""
+    """The number of pieces of a spilled block that share one object."""
     seed: str
-    """A part of the object names that differs between runs, but not between two attempts of a task."""
+    """A part of the object names that differs between runs, but is equal for all attempts of a task."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -169,7 +168,7 @@ def _count_cells(box: Sequence[Span]) -> int:
 
 
 def _make_key(inner: Sequence[Span], outer: Sequence[Span]) -> tuple[slice, ...]:
-    """Return the slices that select the inner box within the outer box."""
+    """Return the slices that select an inner box within an outer box."""
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(inner, outer, strict=True))
 
 

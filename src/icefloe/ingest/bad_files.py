@@ -39,7 +39,7 @@ class BadFile:
 
     @property
     def problem(self) -> str:
-        """The problem of a bad file: the variable, if it concerns one, and the reason."""
+        """The problem of a bad file: the reason, preceded by the variable if only one is affected."""
         return ": ".join(filter(None, (self.variable, self.reason)))
 
     @property
@@ -49,7 +49,7 @@ class BadFile:
 
 
 def explain(error: BaseException) -> str:
-    """Describe an exception in one line, as the reason of a bad file."""
+    """Describe an exception in one line, as the reason why a file is bad."""
     message = error.message if isinstance(error, CannotVirtualizeError) else str(error)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
@@ -57,9 +57,9 @@ def explain(error: BaseException) -> str:
 
 
 class ProblemsError(InvalidInputError):
-    """The error with all bad files that cannot be ingested or combined. Nothing was written.
+    """Error raised with the list of all files that cannot be ingested or combined. Nothing was written.
 
-    `bad` contains the problems of all files, and `problems` the same as a table.
+    `bad` lists the problems of all files; `problems` returns them as a table.
     """
 
     bad: tuple[BadFile, ...]

@@ -123,7 +123,7 @@ def _digest_lost_fields(
 
 
 def refuse_problems(inspected: Inspected, state: TargetState, options: Options, executor: Executor) -> None:
-    """Raise ProblemsError with the bad files of a batch to combine, unless they are skipped.
+    """Raise ProblemsError if a batch has bad files, unless bad files are skipped.
 
     Otherwise a job with several commits would report the problems of one batch at a time.
     """

@@ -77,7 +77,7 @@ def run(
                 report = staging.check_and_publish(resumed, written, options, executor)
             return _complete(report, repo, selection, options)
         except OvertakenError:
-            LOGGER.info("another writer changed the same arrays on %s; starting again", options.branch)
+            LOGGER.info("another writer changed the same arrays on %s; restarting the ingest", options.branch)
     raise make_overtaken_error(options.branch, _ATTEMPTS)
 
 
@@ -90,7 +90,7 @@ def _complete(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A single attempt at an ingest, up to the commits on its branch."""
+    """A single attempt of an ingest, up to the commits on its staging branch."""
 
     repo: Repository
     branch: str

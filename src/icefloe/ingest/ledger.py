@@ -27,7 +27,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 HIDDEN = "_icefloe"
-"""The group that listings hide."""
+"""The group of the ledger, which listings hide."""
 _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
 _FOR_GROUPS = ("target_group", "source_group")
@@ -193,7 +193,7 @@ def _make_path(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SortedSources:
-    """The new, changed and already ingested sources of a run, according to the ledger."""
+    """The sources of a run, divided by the ledger into new, changed and already ingested ones."""
 
     new: tuple[IngestSource, ...]
     changed: tuple[IngestSource, ...]
@@ -201,7 +201,7 @@ class SortedSources:
 
 
 def sort_sources(sources: Iterable[IngestSource], rows: Sequence[LedgerRow]) -> SortedSources:
-    """Sort sources into new, changed and already ingested ones, by comparison with the ledger."""
+    """Divide sources into new, changed and already ingested ones, according to the ledger."""
     ledger = {row.source: row for row in rows}
     new: list[IngestSource] = []
     changed: list[IngestSource] = []
@@ -219,7 +219,7 @@ class Renamed:
     source: IngestSource
     was: str
     is_referenced: bool
-    """True if references point to the old name and the current run has no file with that name."""
+    """True if references point to the old name, and no file of the current run has the old name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +262,8 @@ def select_sources(
 ) -> RunSources:
     """Select the sources to ingest by comparing them with a ledger.
 
-    Changed sources are ingested again with `replace_changed`, or if they are `stale`: staged by an
-    interrupted run, but never published.
+    Changed sources are ingested again if `replace_changed` is set, or if they are `stale`, which means that
+    an interrupted run staged them but never published them.
     """
     by_ledger = sort_sources(found.sources, ledger.rows)
     changed = [each for each in by_ledger.changed if replace_changed or each.url in stale]

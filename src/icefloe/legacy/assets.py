@@ -94,7 +94,7 @@ class LegacyAssets(AssetStore):
     def listing(self, folder: str) -> dict[bytes, str]:
         """List the assets in a folder of a legacy repository, by the id in their name.
 
-        They are listed once.
+        Each folder is listed only once.
         """
         if folder not in self._listings:
             found: dict[bytes, str] = {}
@@ -233,7 +233,7 @@ class LegacyAssets(AssetStore):
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
         """Return the transaction log of a legacy snapshot asset.
 
-        If its writer wrote none, it is reconstructed.
+        If its writer did not store a log, the log is reconstructed.
         """
 
         def load() -> TransactionLog:

@@ -29,7 +29,7 @@ class RefStoreLegacy(RefStore):
         self._findings = assets.findings
 
     def files(self) -> RefFiles:
-        """List the files of all branches and tags of a legacy repository, and report missing ones."""
+        """List the files of all branches and tags of a legacy repository, and report missing files."""
         folders = self._assets.folders
         keys = (info.key for info in self._storage.list_prefix(f"{folders.refs}/"))
         found = collect(keys, folders)

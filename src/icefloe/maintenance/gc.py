@@ -57,7 +57,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Garbage:
-    """The garbage in a repository that a collection (gc) deletes: unused objects by folder, in the order
+    """The garbage in a repository that a collection deletes: unused objects by folder, in the order
     of deletion.
     """
 
@@ -77,7 +77,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class GCLimits:
-    """The limits for the requests of a garbage collection (gc)."""
+    """The limits for the requests of a garbage collection."""
 
     max_concurrent_deletes: int = 10
     max_consecutive_delete_failures: int = 50
@@ -144,7 +144,7 @@ def find_garbage(
     when_found: Callable[[], None] = lambda: None,
     dated: bool = False,
 ) -> Garbage:
-    """Find the garbage that a garbage collection (gc) would delete.
+    """Find the garbage that a garbage collection would delete.
 
     With `release`, garbage snapshots are removed from the repository, and the collection is recorded.
     If the disk is full, garbage is deleted first to make room for that record. `when_found` is called before
@@ -168,7 +168,7 @@ def find_garbage(
 
 
 class _RefMovedError(Exception):
-    """The error for a branch, tag or commit that started to use a snapshot about to be deleted."""
+    """Error raised when a branch, tag or commit starts to use a snapshot that is about to be deleted."""
 
 
 class _Plan:
@@ -446,7 +446,7 @@ def _find_rows(listing: ObjectListing, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor) -> Table:
-    """Return a table of the garbage that a garbage collection (gc) would delete, in the order of deletion."""
+    """Return a table of the garbage that a garbage collection would delete, in the order of deletion."""
     garbage = find_garbage(refs, assets, older_than_us, executor, dated=True)
     temporary = find_temporary_files(assets.storage, older_than_us).deleted
     now_us = time.time_ns() // 1000

@@ -29,7 +29,7 @@ def to_column(ids: Iterable[bytes]) -> Ids:
 
 
 def iterate_ids(ids: Ids) -> list[bytes]:
-    """Return the ids of a column or listing one by one."""
+    """Yield the ids of a column or listing one by one."""
     data = ids.tobytes()
     return [data[start : start + OBJECT_ID] for start in range(0, len(data), OBJECT_ID)]
 

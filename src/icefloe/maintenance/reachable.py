@@ -82,8 +82,8 @@ def list_reachable_snapshots(refs: RefStore) -> Ids:
 
 
 def list_readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
-    """Return the ids of snapshots that are reachable from some by ancestry; a history ends at an
-    unreadable snapshot.
+    """Return the ids of the given snapshots and of their readable ancestors. A history ends at an unreadable
+    snapshot.
     """
     refs.forget_history()
     seen: set[SnapshotId] = set()

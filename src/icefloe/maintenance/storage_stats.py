@@ -155,7 +155,7 @@ def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
 
 
 def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
-    """Compute storage statistics by snapshot: the bytes of its chunks, and how many of them no other snapshot
+    """Compute storage statistics by snapshot: the bytes of its chunks, and the bytes that no other snapshot
     uses.
 
     A chunk that several references use counts once per snapshot.
@@ -190,8 +190,8 @@ def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor
 def measure_by_array(
     assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor
 ) -> Table:
-    """Compute storage statistics by array: the bytes of its chunks, in one snapshot or in all, and what it
-    does not share.
+    """Compute storage statistics by array: the bytes of its chunks, in one snapshot or in all snapshots, and
+    the bytes that no other array shares.
 
     An array has the path that it has at the tip of a branch or tag, or in the given snapshot. A deleted array
     is identified by its node id.

@@ -49,7 +49,7 @@ class WindowReport(Report):
 
 
 class Sessions(Protocol):
-    """The part of a repository that keeping a window requires: a session for each attempt."""
+    """The interface of a repository that keeping a window requires: it opens a session for each attempt."""
 
     def writable_session(self, branch: str) -> Session:
         """Open a session at the tip of a branch for one attempt to drop the labels before a moving window."""

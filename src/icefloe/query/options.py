@@ -79,8 +79,8 @@ class QueryOptions:
         return self.given.get(name)
 
     def names(self, name: str) -> list[str] | None:
-        """Return an option of the Spark data source with a list of names, separated by commas or as JSON;
-        None if not given.
+        """Return the list of names in an option of the Spark data source, given as JSON or separated by
+        commas. None if the option is not set.
         """
         value = self.given.get(name)
         if value is None:
@@ -91,8 +91,8 @@ class QueryOptions:
         return [each.strip() for each in value.split(",") if each.strip()]
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return an option of the Spark data source with a JSON object; an empty dictionary if it is not
-        given.
+        """Return the JSON object in an option of the Spark data source. An empty dictionary if the option is
+        not set.
         """
         value = self.given.get(name)
         if value is None:
@@ -105,14 +105,14 @@ class QueryOptions:
         return found
 
     def value(self, name: str) -> Any:
-        """Return an option of the Spark data source with a JSON object or plain text; None if it is not
-        given.
+        """Return the JSON object or the plain text in an option of the Spark data source. None if the option
+        is not set.
         """
         text = self.text(name)
         return self.mapping(name) if text is not None and text.lstrip().startswith("{") else text
 
     def count(self, name: str, default: int) -> int:
-        """Return an option of the Spark data source with a number of bytes or rows, such as 64m."""
+        """Return the number of bytes or rows in an option of the Spark data source, such as 64m."""
         value = self.given.get(name)
         if value is None:
             return default
@@ -123,22 +123,22 @@ class QueryOptions:
 
     @property
     def is_stream(self) -> bool:
-        """True if an option of the Spark data source is given that only streaming reads have."""
+        """True if the Spark data source received an option that only streaming reads support."""
         return any(name in self.given for name in _STREAM_NAMES)
 
     @property
     def group(self) -> str:
-        """The option of a query with the path of the group to read or write."""
+        """The path of the group that a query reads or writes."""
         return "/" + (self.text("group") or "").strip("/")
 
     @property
     def partition_bytes(self) -> int:
-        """The option with the approximate number of bytes that one task of a query reads."""
+        """The approximate number of bytes that one task of a query reads."""
         return self.count("maxPartitionBytes", PARTITION_BYTES)
 
     @property
     def batch_rows(self) -> int:
-        """The option of a query with the number of rows that are passed to Spark at a time."""
+        """The number of rows that a query passes to Spark at a time."""
         return self.count("batchRows", BATCH_ROWS)
 
     @property
@@ -153,7 +153,7 @@ class QueryOptions:
         return word in ("on", "true")
 
     def open(self, *, to_write: bool = False) -> Repository:
-        """Open the repository in the options of a query. A write may create it."""
+        """Open the repository that the options of a query name. A write may create it."""
         if self.repo is not None:
             return self.repo
         path = self.text("path")
@@ -180,7 +180,9 @@ class QueryOptions:
         return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
 
     def _parse_containers(self) -> dict[str, str]:
-        """Return the virtual chunk containers to authorize: the endpoint after an @, or "", by URL prefix."""
+        """Return the virtual chunk containers to authorize: a mapping from URL prefixes to the endpoint after
+        an @, or to an empty string.
+        """
         pairs = [_BEFORE_ENDPOINT.split(text, maxsplit=1) for text in self.names("virtualChunks") or []]
         return {prefix: "".join(endpoint) for prefix, *endpoint in pairs}
 
@@ -190,7 +192,7 @@ class QueryOptions:
         return {prefix: make_credential_from_env(prefix, anonymous=anonymous) for prefix in prefixes}
 
     def scan(self) -> TableScan:
-        """Return a scan of the table that the options of a query select, at the version that they name."""
+        """Return a scan of the table and the version that the options of a query select."""
         session = self.session(self.open())
         table = find_tables(session, self.group).choose(self.names("variables"))
         scan = scan_table(session, table, statistics=self.uses_statistics)
@@ -201,7 +203,7 @@ class QueryOptions:
         return replace(scan, partition_bytes=self.partition_bytes, batch_rows=self.batch_rows)
 
     def session(self, repo: Repository) -> Session:
-        """Open a read-only session on the version in the options of a query; by default on the tip of
+        """Open a read-only session on the version that the options of a query select, by default the tip of
         main.
         """
         return open_session(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
@@ -232,9 +234,9 @@ def resolve_session(
     open_at: Callable[[Repository, Mapping[str, Any]], Session],
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Session, str]:
-    """Open a read-only session on the version in the options of a query.
+    """Open a read-only session on the version that the options of a query select.
 
-    Return it with a description for titles.
+    Return the session with a description for titles.
     """
     if isinstance(repo, Session):
         if version:
@@ -343,7 +345,7 @@ def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
 
 
 def open_version(repo: Repository, name: str) -> Session:
-    """Open a read-only session on a version in the options of a query by name (see `resolve_version`)."""
+    """Open a read-only session on the version with the given name (see `resolve_version`)."""
     try:
         return repo.readonly_session(snapshot_id=versions.resolve_version(repo, name))
     except RefNotFoundError:

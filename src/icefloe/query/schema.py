@@ -82,21 +82,21 @@ class ArrayTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of a table as an Arrow schema."""
+        """The columns of a table as an Arrow schema."""
         return pa.schema([(column.name, column.arrow) for column in self.columns])
 
     @property
     def ddl(self) -> str:
-        """The schema of a table as Spark SQL DDL."""
+        """The columns of a table as Spark SQL DDL."""
         return to_ddl(self.schema)
 
     @property
     def variables(self) -> tuple[Column, ...]:
-        """The columns in the schema of a table that are variables."""
+        """The columns of a table that are variables."""
         return tuple(column for column in self.columns if column.role is Role.VARIABLE)
 
     def column(self, name: str) -> Column:
-        """Return a column in the schema of a table by name, case-insensitive if only one column matches."""
+        """Return a column of a table by name. Case is ignored if only one column matches."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -108,13 +108,13 @@ class ArrayTable:
         )
 
     def select_columns(self, names: Iterable[str]) -> ArrayTable:
-        """Return the schema of a table with some of its columns, in the given order."""
+        """Return the table restricted to the given columns, in the given order."""
         found = (self.column(name) for name in names)
         return replace(self, columns=tuple({column.name: column for column in found}.values()))
 
     def edges(self) -> list[NDArray[np.int64]]:
-        """Return the chunk borders that all variables of a table's schema share along each dimension,
-        including both ends.
+        """Return the chunk borders that all variables of a table share along each dimension, including both
+        ends.
         """
         return share_edges(
             self.shape, [(c.axes, c.array.edges) for c in self.variables if c.array is not None]
@@ -124,9 +124,7 @@ class ArrayTable:
 def share_edges(
     shape: Sequence[int], arrays: Iterable[tuple[Sequence[int], Sequence[NDArray[np.int64]]]]
 ) -> list[NDArray[np.int64]]:
-    """Return the chunk borders that the arrays in the schema of a table share, given their axes and
-    borders.
-    """
+    """Return the chunk borders that several arrays share, given their axes and borders."""
     borders: dict[int, NDArray[np.int64]] = {}
     for axes, edges in arrays:
         for axis, own in zip(axes, edges, strict=True):
@@ -141,9 +139,7 @@ def make_unknown_name_error(
     where: str = "",
     kind: ErrorKind = ErrorKind.NODE_NOT_FOUND,
 ) -> InvalidInputError:
-    """Create the error for a name that is not in the schema of a table, which suggests the nearest known
-    name.
-    """
+    """Create the error for a name that a table does not have, with the most similar name as a suggestion."""
     folded = {each.lower(): each for each in known}
     begun = [
         each for each in folded if each and (each.startswith(name.lower()) or name.lower().startswith(each))
@@ -151,14 +147,12 @@ def make_unknown_name_error(
     close = difflib.get_close_matches(name.lower(), folded, 1) or begun
     near = folded[close[0]] if close else None
     place = f" {where}" if where else ""
-    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known) or 'none'}"
+    hint = f"did you mean {near!r}?" if near else f"known names are {', '.join(known) or 'none'}"
     return InvalidInputError(f"there is no {what} {name!r}{place}; {hint}", kind=kind)
 
 
 def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
-    """List the arrays directly in a group by name, to find the schemas of its tables, and the attributes of
-    the group.
-    """
+    """List the arrays directly in a group by name, and the attributes of the group."""
     path = "/" + group.strip("/")
     workspace = session._workspace
     node = workspace.node(path)
@@ -192,9 +186,7 @@ class GroupTables:
     """The errors for arrays that cannot be columns, by array name."""
 
     def choose(self, variables: Sequence[str] | None) -> ArrayTable:
-        """Return the table with the given variables in its schema; without names, the only table of the
-        group.
-        """
+        """Return the table with the given variables. Without names, return the only table of the group."""
         if not variables:
             return self._get_only_table()
         known = {column.name for table in self.tables for column in table.columns}
@@ -268,7 +260,7 @@ def find_tables(session: Session, group: str = "/") -> GroupTables:
 
 
 def describe_tables(tables: Sequence[ArrayTable]) -> str:
-    """Describe the schemas of tables by their dimensions and variables, for error messages."""
+    """Describe tables by their dimensions and variables, for error messages."""
     return "; ".join(
         f"({', '.join(table.dims)}): {', '.join(column.name for column in table.variables)}"
         for table in tables
@@ -276,7 +268,7 @@ def describe_tables(tables: Sequence[ArrayTable]) -> str:
 
 
 def get_dims(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the dimensions of an array in the schema of a table.
+    """Return the dimension names of an array.
 
     Unnamed ones are called dim_0, dim_1, ...
     """
@@ -297,7 +289,7 @@ def _find_coordinates(metadata: Mapping[str, Mapping[str, Any]], attributes: Map
 
 
 def describe_array(path: str, metadata: Mapping[str, Any], session: Session) -> ArrayInfo:
-    """Describe an array by its metadata for the schema of a table."""
+    """Describe an array by its metadata, as a column of a table."""
     name = path.rpartition("/")[2]
     attributes = metadata.get("attributes", {})
     shape = tuple(metadata["shape"])
@@ -427,7 +419,7 @@ class _Group:
 
 
 def read_array(session: Session, info: ArrayInfo) -> NDArray[Any]:
-    """Read all stored values of an array in the schema of a table, such as a coordinate."""
+    """Read all stored values of an array, such as a coordinate."""
     import zarr
 
     array: Any = zarr.open_array(session.store, path=info.path, mode="r")

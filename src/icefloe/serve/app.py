@@ -23,12 +23,12 @@ _BACKLOG: Final = 2048
 
 
 class App:
-    """The web application (app) for one repository, which routes requests to gateway and pages (ASGI).
+    """The ASGI application for one repository. It routes requests to the gateway and to the pages.
 
     Parameters
     ----------
     repo
-        The repository. It is reopened so that every write raises.
+        The repository. It is reopened so that every write raises an error.
     settings
         The options of the server.
     """
@@ -51,12 +51,12 @@ class App:
         await (self._gateway if is_gateway else self._pages)(scope, receive, send)
 
     def close(self) -> None:
-        """Close the web application (app): stop its threads that decode."""
+        """Close the web application, and stop the threads that decode chunks."""
         self._decoders.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a port for the web application (app); 0 picks a free one."""
+    """Open a port for the web application; 0 picks a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -70,7 +70,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def server(app: App) -> uvicorn.Server:
-    """Create a server for the web application (app). It uses uvloop and httptools if they are installed."""
+    """Create a server for the web application. It uses uvloop and httptools if they are installed."""
     config: Any = uvicorn.Config(
         app,
         http=limit_connections(app.limits),

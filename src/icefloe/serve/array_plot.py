@@ -28,8 +28,8 @@ _WIDE_DEGREES: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class PlotLayout:
-    """The layout of an array's plot on a page: the dimensions of its rows and columns, and the positions
-    of the others.
+    """The layout of an array plot: the dimensions of its rows and columns, and the positions along all other
+    dimensions.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class PlotLayout:
     """A note below the plot."""
 
     def index(self, view: ArrayView) -> Index:
-        """Return the window of an array that its plot on a page shows."""
+        """Return the window of the array that the plot shows."""
         parts = [slice(at, at + 1, 1) for at in self.at]
         for axis, step in ((self.y, self.every[0]), (self.x, self.every[1])):
             if axis is not None:
@@ -62,7 +62,7 @@ class PlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class PlotSource:
-    """The source from which an array plot is drawn on a page: the array itself, or a level of its pyramid."""
+    """The source of an array plot: the array itself, or a level of its pyramid."""
 
     view: ArrayView
     layout: PlotLayout
@@ -106,7 +106,7 @@ class PlotSource:
 
 
 def choose_layout(view: ArrayView, at: Mapping[str, int], y: str = "", x: str = "") -> PlotLayout:
-    """Choose the layout of an array's plot on a page.
+    """Choose the layout of an array plot.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def as_colours(values: NDArray[np.float64], low: float | None, high: float | Non
 
 
 def coast(view: ArrayView, layout: PlotLayout) -> list[list[float]]:
-    """Project the coastlines on an array plot: flat lists of x and y in cells."""
+    """Project the coastlines onto an array plot: flat lists of x and y in cells."""
     if layout.kind != "map" or layout.y is None or layout.x is None:
         return []
     latitudes = view.coordinate(layout.y).latitudes

@@ -19,7 +19,7 @@ def describe_picture(
     limits: RequestLimits,
     scale: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Describe the plot of an array in the configuration of the script that draws it on a page.
+    """Describe an array plot for the script that draws it in the browser.
 
     `scale` is the range of all values, if it is known.
     """

@@ -92,7 +92,7 @@ def count_references(session: Session, node: NodeSnapshot) -> int:
 
 
 def chunk_references(view: ArrayView) -> ArrayManifest:
-    """Return the references of all chunks to draw in a chunk map on a page, as columns."""
+    """Return the references of all chunks for a chunk map, as columns."""
     return view.session._workspace.refs(view.node)
 
 

@@ -41,7 +41,7 @@ class NodeChange:
 
 
 def compare_nodes(before: Session, after: Session, path: str = ROOT) -> list[NodeChange]:
-    """Compare two versions for a page: list the nodes below a path that differ, without the ingest ledger."""
+    """List the nodes below a path that differ between two versions, without the ingest ledger."""
     found = compare(before, after, path=path)
     origins = {new: old for old, new in found.moved_nodes}
     changed = {*found.updated_groups, *found.updated_arrays, *found.chunks, *origins}
@@ -91,7 +91,7 @@ def _find_extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int
 
 
 def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
-    """Compare two versions of zarr.json for a page: yield the members that differ, with both values."""
+    """Yield the members of zarr.json that differ between two versions, with both values."""
     one, other = _flatten(json.loads(old.user_data)), _flatten(json.loads(new.user_data))
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
@@ -111,13 +111,13 @@ def _shorten(text: str) -> str:
 
 
 def changed_chunks(before: Session, after: Session, path: str) -> ChunkDifferences | None:
-    """Compare two versions of an array for a page: find the chunks that differ; None if there are none."""
+    """Find the chunks of an array that differ between two versions; None if there are none."""
     return compare(before, after, path=path).chunks.get(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """The comparison of a window in two versions of an array, for a page: both values, and their
+    """The comparison of a window in two versions of an array: the values of both versions, and their
     differences.
     """
 
@@ -132,20 +132,18 @@ class Difference:
 
     @property
     def differing(self) -> int:
-        """The number of cells in a compared window that differ between two versions on a page."""
+        """The number of cells in the window that differ between two versions."""
         return int(np.count_nonzero(self.unequal))
 
 
 def compare_values(before: ArrayView, after: ArrayView, index: Index) -> Difference:
-    """Compare a window of two versions of an array for a page, in the array's own type."""
+    """Compare a window in two versions of an array, in the data type of the array."""
     old, new = before.read(index), after.read(index)
     return difference_of(before, old, after, new)
 
 
 def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]) -> Difference:
-    """Compare two versions of a window for a page by subtraction: stored values if both are encoded
-    equally.
-    """
+    """Subtract two versions of a window, as stored values if both are encoded equally."""
     meant = before.numbers(old), after.numbers(new)
     is_stored_alike = not before.is_packed and not after.is_packed and old.dtype == new.dtype
     one, other = (old, new) if is_stored_alike else meant
@@ -157,9 +155,7 @@ def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: N
 
 
 def common_shape(before: ArrayView, after: ArrayView) -> tuple[int, ...] | None:
-    """Return the common shape of two versions of an array to compare on a page; None if their ranks
-    differ.
-    """
+    """Return the common shape of two versions of an array; None if their ranks differ."""
     if len(before.shape) != len(after.shape):
         return None
     return tuple(min(sizes) for sizes in zip(before.shape, after.shape, strict=True))

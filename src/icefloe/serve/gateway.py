@@ -364,9 +364,9 @@ def _is_gdal(scope: Scope) -> bool:
 async def _break_off(send: Send, error: RequestError) -> None:
     """Start a response with one byte, and abort it so that the transfer fails.
 
-    GDAL takes a chunk for missing if the transfer fails before its reading thread has the first byte. It
-    takes more bytes for values if an uncompressed chunk is not longer. The text of the error is therefore
-    in a header.
+    GDAL treats a chunk as missing if the transfer fails before its reading thread receives the first byte. It
+    treats further bytes as values if an uncompressed chunk is not longer than them. The text of the error is
+    therefore in a header.
 
     Raises
     ------

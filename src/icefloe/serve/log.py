@@ -21,7 +21,7 @@ COMMITS_PER_PAGE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ArrayChange:
-    """The changes of one commit to an array, an entry in the array's log on a page."""
+    """The changes of one commit to an array, as an entry in the log of the array."""
 
     id: str
     before_id: str

@@ -29,7 +29,7 @@ def parse_positions(request: Request) -> dict[str, int]:
 
 
 def resolve_labels(request: Request, view: ArrayView, layout: PlotLayout) -> str:
-    """Resolve the positions in a page's URL that are given by labels: `at.time=2025-03-03&at.lat=50N`."""
+    """Convert the labels in the URL of a page to positions: `at.time=2025-03-03&at.lat=50N`."""
     place: list[int | None] = list(layout.at)
     drawn = [axis for axis in (layout.y, layout.x) if axis is not None]
     cell = request.numbers("cell")
@@ -56,7 +56,7 @@ def resolve_labels(request: Request, view: ArrayView, layout: PlotLayout) -> str
 
 
 def list_places(request: Request, view: ArrayView, layout: PlotLayout) -> list[tuple[str, str, str]]:
-    """List the dimensions of a position on a page, with the label of the current cell and an example."""
+    """List the dimensions of an array, with the label of the current position and an example of a label."""
     if layout.y is None or layout.x is None:
         return []
     cell = request.numbers("cell")
@@ -71,7 +71,7 @@ def list_places(request: Request, view: ArrayView, layout: PlotLayout) -> list[t
 
 
 def query_with(request: Request, name: str, at: int) -> str:
-    """Return the query of a page's URL with another position of a slider."""
+    """Return the query of the URL that moves a slider to another position."""
     return urlencode({**request.query, f"i.{name}": at})
 
 

@@ -12,7 +12,7 @@ from icefloe.serve.windows import value_text
 
 
 def describe_quality(found: ChunkStatistics) -> dict[str, Any]:
-    """Describe the quality of an array's values on a page: range, moments and missing data."""
+    """Describe the values of an array: range, moments and missing data."""
     known = found.known
     low, high = find_extremes(found)
     mean, std = compute_moments(found)
@@ -28,9 +28,7 @@ def describe_quality(found: ChunkStatistics) -> dict[str, Any]:
 
 
 def find_scale(*versions: ChunkStatistics | None) -> tuple[float, float] | None:
-    """Find the range of a page's colour scale from statistics of quality; None unless every chunk has
-    them.
-    """
+    """Find the range of the colour scale from chunk statistics; None unless every chunk has statistics."""
     ranges = []
     for found in versions:
         if found is None or not found.meaning.has_sums or not found.known.all():
@@ -41,7 +39,7 @@ def find_scale(*versions: ChunkStatistics | None) -> tuple[float, float] | None:
 
 
 def describe_chunk(found: ChunkStatistics, coords: tuple[int, ...]) -> list[tuple[str, str]]:
-    """Describe the quality of the values in one chunk on a page from its statistics; empty if it has none."""
+    """Describe the values of one chunk from its statistics; empty if it has no statistics."""
     number = int(np.ravel_multi_index(coords, found.chunks.counts)) if coords else 0
     if not found.known[number]:
         return []

@@ -44,24 +44,23 @@ class Request:
     base_url: str
 
     def number(self, name: str, default: int = 0) -> int:
-        """Return a number in the query of a request for a page."""
+        """Return a number in the query of a request."""
         number = parse_number(self.query.get(name, ""))
         return default if number is None else number
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Return the numbers in the query of a request for a page, such as `cell=3,5`; empty if they are
-        invalid."""
+        """Return the numbers in the query of a request, such as `cell=3,5`; empty if they are invalid."""
         found = [parse_number(each) for each in self.query.get(name, "").split(",")]
         return tuple(each for each in found if each is not None) if None not in found else ()
 
     def node_path(self, after: int) -> str:
-        """Return the node path in a request for a page, after some segments."""
+        """Return the node path that follows some segments of the path of a request."""
         return normalize("/" + "/".join(self.segments[after:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response to a request for a page."""
+    """A complete HTTP response."""
 
     body: bytes
     headers: Headers
@@ -162,7 +161,7 @@ def parse_number(text: str) -> int | None:
 
 
 def parse_request(scope: Scope) -> Request:
-    """Parse the path and the query of a request for a page."""
+    """Parse the path and the query of a request."""
     path = scope.get("raw_path") or scope["path"].encode()
     raw = tuple(each for each in path.split(b"/") if each)
     try:
@@ -176,16 +175,14 @@ def parse_request(scope: Scope) -> Request:
 
 
 def required(request: Request, at: int, what: str) -> str:
-    """Return a segment of the path of a request for a page; raise an error if it is missing."""
+    """Return a segment of the path of a request; raise an error if it is missing."""
     if len(request.segments) <= at:
         raise RequestError(404, f"the URL lacks {what}")
     return request.segments[at]
 
 
 def required_raw(request: Request, at: int) -> bytes:
-    """Return a segment of the path of a request for a page as it was sent; raise an error if it is
-    missing.
-    """
+    """Return a segment of the path of a request, still encoded; raise an error if it is missing."""
     required(request, at, "a version")
     return request.raw[at]
 

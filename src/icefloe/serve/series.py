@@ -21,7 +21,7 @@ MOST_COMMITS: Final = 50
 
 
 def read_series(view: ArrayView, at: Index, axis: int, limits: RequestLimits) -> dict[str, Any]:
-    """Read a series for a page: cells along a dimension around a position, within the limits.
+    """Read a series of cells along a dimension around a position, within the limits.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class CellVersion:
 def cell_history(
     path: str, at: Index, history: Iterator[SnapshotInfo], open_view: Callable[[str, str], ArrayView]
 ) -> list[CellVersion]:
-    """Read a series of one cell for a page, in each commit of a history, newest first.
+    """Read the value of one cell in each commit of a history, newest first.
 
     Only changed chunks are decoded.
     """

@@ -11,7 +11,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The settings for the server resources that one request may use: limits of bytes, chunks and time.
+    """The limits on the server resources that one request may use: bytes, chunks and time.
 
     Stored chunks that are served unchanged are streamed and have no limit.
     """

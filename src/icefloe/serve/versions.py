@@ -27,8 +27,7 @@ _SESSIONS: Final = 32
 
 
 class SharedRefs(ReadOnlyStorage):
-    """A read-only storage of a served repository whose refs are read once to resolve versions for many
-    requests.
+    """A read-only storage whose refs are read once for many requests.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ def read_only(repo: Repository) -> Repository:
 
 
 class ResultCache(Generic[T]):
-    """A cache of results that belong to versions of a served repository, by key. Safe for many threads.
+    """A cache of results by version and key. Safe for many threads.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ class ResultCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> T | None:
-        """Return a result from the cache for versions of a served repository."""
+        """Return a result from the cache."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -97,7 +96,7 @@ class ResultCache(Generic[T]):
             return found
 
     def put(self, key: Any, value: T) -> T:
-        """Add a result to the cache for versions of a served repository, and return it."""
+        """Add a result to the cache, and return it."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -125,11 +124,11 @@ class Versions:
 
     @property
     def answers_at_once(self) -> bool:
-        """True if the refs of a served repository can be read inside an event loop."""
+        """True if the refs can be read inside an event loop, because no network is involved."""
         return self.repo.storage.answers_at_once
 
     def resolve(self, text: str) -> ResolvedVersion:
-        """Find the snapshot that a version selects now in a served repository."""
+        """Find the snapshot that a version currently selects."""
         if time.monotonic() >= self._fresh_until:
             self._look()
         found = self._known.get(text)
@@ -143,11 +142,11 @@ class Versions:
         return found
 
     def is_fresh(self) -> bool:
-        """Return whether versions of a served repository are resolved without reading from the storage."""
+        """Return whether the next version is resolved without reading from the storage."""
         return time.monotonic() < self._fresh_until
 
     def session(self, snapshot_id: str) -> Session:
-        """Open a session on a snapshot of a served repository, or return the one that is open."""
+        """Return the open session on a snapshot, or open one."""
         found = self._sessions.get(snapshot_id)
         if found is None:
             found = self.repo.readonly_session(snapshot_id=snapshot_id)
@@ -155,7 +154,7 @@ class Versions:
         return found
 
     def is_open(self, snapshot_id: str) -> bool:
-        """Return whether the session on a snapshot of a served repository is open already."""
+        """Return whether a session on a snapshot is already open."""
         return self._sessions.get(snapshot_id) is not None
 
     def _look(self) -> None:

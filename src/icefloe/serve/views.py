@@ -48,13 +48,13 @@ _MOST_NODES: Final = 2000
 
 
 def version_url(page: str, version: str, path: str = "") -> str:
-    """Return the URL of the view of a version on a page."""
+    """Return the URL of a page about a version."""
     rest = quote(path.strip("/"), safe="/")
     return f"/{page}/{quote(version, safe='')}" + (f"/{rest}" if rest else "")
 
 
 def compare_url(before: str, after: str, path: str = "") -> str:
-    """Return the URL of the view that compares versions.
+    """Return the URL of the page that compares two versions.
 
     Dots in names are encoded: three of them separate the versions.
     """
@@ -64,7 +64,7 @@ def compare_url(before: str, after: str, path: str = "") -> str:
 
 
 def size_text(count: float) -> str:
-    """Format a number of bytes for the views of a page."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -73,12 +73,12 @@ def size_text(count: float) -> str:
 
 
 def time_text(time: datetime) -> str:
-    """Format a time for the views of a page."""
+    """Format a time in UTC."""
     return time.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:
-    """Truncate a long text for the views of a page, and append its length."""
+    """Truncate a long text, and append its length."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
@@ -86,7 +86,7 @@ def shortened(text: str, most: int = _MOST_TEXT) -> str:
 
 
 def history_page(repo: Repository, page: int) -> dict[str, Any]:
-    """Collect the facts that a page's view of the history of all branches shows, newest first."""
+    """Collect the commits of all branches for the history page, newest first."""
     commits = repo.ancestry_graph().commits
     start = max(page - 1, 0) * COMMITS_PER_PAGE
     shown = AncestryGraph.of(commits[start : start + COMMITS_PER_PAGE])
@@ -117,7 +117,7 @@ def _from_us(microseconds: int) -> str:
 
 
 def repository_facts(repo: Repository) -> dict[str, Any]:
-    """Collect the facts that a page's view of the repository shows: the status line and the refs."""
+    """Collect the status line and the refs for the home page."""
     from icefloe.history.overview import collect_overview
 
     found = collect_overview(repo._refs, repo.storage, 10_000)
@@ -145,9 +145,7 @@ def total_size(repo: Repository) -> str:
 
 
 def tree_facts(session: Session, group: str) -> dict[str, Any]:
-    """Collect the facts that a page's view of a group shows: groups, coordinates and data variables, with
-    CF attributes.
-    """
+    """Collect the groups, coordinates and data variables of a group, with their CF attributes."""
     workspace = session._workspace
     paths = workspace.below(group)[: _MOST_NODES + 1]
     arrays, groups = [], []
@@ -176,7 +174,7 @@ def tree_facts(session: Session, group: str) -> dict[str, Any]:
 
 
 def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarize the zarr.json of an array for its view on a page."""
+    """Summarize the zarr.json of an array."""
     attributes = document.get("attributes") or {}
     shape = document["shape"]
     dims = document.get("dimension_names") or [None] * len(shape)
@@ -252,7 +250,7 @@ def _format_attribute(name: str, value: Any) -> str:
 
 
 def contents(session: Session, most: int = 200) -> dict[str, Any]:
-    """List the arrays of a version for a page's view: data, coordinates, and the levels of pyramids."""
+    """List the arrays of a version: data variables, coordinates, and the levels of pyramids."""
     found: dict[str, Any] = {"data": [], "coordinates": [], "levels": [], "more": 0}
     paths = [path for path in session._workspace.paths() if not is_within(path, LEDGERS)]
     pyramids = _Pyramids(session)
@@ -304,7 +302,7 @@ class _Pyramids:
 
 
 def recent_commits(repo: Repository, version: ResolvedVersion, most: int = 12) -> list[dict[str, Any]]:
-    """List the newest commits of a version for the sidebar of a page's view."""
+    """List the newest commits of a version for the sidebar."""
     return [
         {
             "id": info.id,
@@ -333,7 +331,7 @@ def _exists(repo: Repository, version: str) -> bool:
 
 
 def chunk_facts(view: ArrayView) -> dict[str, Any]:
-    """Count the chunks of an array by kind and by source file, for its view on a page."""
+    """Count the chunks of an array by kind and by source file."""
     refs = chunk_references(view)
     lengths = reference_lengths(refs)
     kinds = [
@@ -367,7 +365,7 @@ def chunk_facts(view: ArrayView) -> dict[str, Any]:
 
 
 def commit_facts(repo: Repository, id: str) -> dict[str, Any]:
-    """Collect the facts that a page's view of a commit shows: message, time, metadata, parents."""
+    """Collect the message, time, metadata and parents of a commit."""
     info = repo.lookup_snapshot(id)
     return {
         "id": info.id,
@@ -379,7 +377,7 @@ def commit_facts(repo: Repository, id: str) -> dict[str, Any]:
 
 
 def operations(repo: Repository, page: int) -> dict[str, Any]:
-    """List operations on the repository for a page's view, newest first."""
+    """List the operations on the repository, newest first."""
     start = max(page - 1, 0) * ROWS_PER_PAGE
     try:
         found = list(islice(repo.ops_log(), start, start + ROWS_PER_PAGE + 1))
@@ -400,7 +398,7 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
 
 
 def is_snapshot_id(name: str, text: str) -> bool:
-    """Return whether a detail of an operation in a page's view names a snapshot."""
+    """Return whether a detail of an operation is a snapshot id."""
     return "snapshot" in name and len(text) == 20 and text.isalnum()
 
 
@@ -410,7 +408,7 @@ def _split_words(name: str) -> str:
 
 
 def storage_facts(repo: Repository) -> dict[str, Any]:
-    """Count bytes by array and by snapshot for a page's view of the storage."""
+    """Count the stored bytes by array and by snapshot."""
     arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
     return {
         "arrays": _list_rows(arrays, "array"),
@@ -445,7 +443,7 @@ def _list_rows(table: Table, key: str) -> list[dict[str, Any]]:
 
 
 def ledger_facts(session: Session, wanted: str, page: int) -> dict[str, Any]:
-    """List the ingested files and their contributions for a page's view of the ledger, filtered by name."""
+    """List the ingested files and the regions that they fill, filtered by name."""
     rows = [(group, row) for group in _ledger_groups(session) for row in read_ledger(session, group)]
     found = [(group, row) for group, row in rows if wanted.lower() in row.source.lower()]
     start = max(page - 1, 0) * ROWS_PER_PAGE

@@ -119,7 +119,7 @@ class ArrayView:
         self._kept = kept
         self._lock = threading.Lock()
         self.shape = self.whole_shape if shape is None else shape
-        """The length of each dimension of an array whose windows are shown."""
+        """The length of each dimension."""
 
     def crop(self, shape: tuple[int, ...]) -> ArrayView:
         """Return a view of the part of an array that begins at its first element and has a given shape."""
@@ -142,14 +142,13 @@ class ArrayView:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The name of each dimension of an array whose windows are shown; the number of an unnamed
-        dimension."""
+        """The name of each dimension; the number of an unnamed dimension."""
         names = self.document.get("dimension_names") or [None] * len(self.shape)
         return tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of an array whose windows are shown."""
+        """The attributes of the array."""
         found: dict[str, Any] = self.document.get("attributes") or {}
         return found
 
@@ -177,7 +176,7 @@ class ArrayView:
 
     @property
     def title(self) -> str:
-        """The title of an array whose windows are shown."""
+        """The title of the array: its long name, or else its path."""
         named = self.attributes.get("long_name") or self.attributes.get("standard_name")
         return str(named or self.path.strip("/") or "/")
 

@@ -20,7 +20,7 @@ _current: ContextVar[RequestJob | None] = ContextVar("job", default=None)
 
 
 class CancelledError(Exception):
-    """The error for cancelled work of the server, because no client waits for its result."""
+    """Error raised to cancel work of the server when no client waits for the result any more."""
 
 
 class RequestJob:

@@ -49,7 +49,7 @@ class WriteReceipt(WriterCommitMessage):
 
 
 class IcechunkWriter(DataSourceArrowWriter):
-    """The sink of batch writes to the Spark data source `icechunk`: pickled to the tasks and to the
+    """The sink of batch writes to the Spark data source `icechunk`. Spark pickles it to the tasks and to the
     process that commits.
     """
 
@@ -126,8 +126,8 @@ class IcechunkWriter(DataSourceArrowWriter):
             self.commit_from(self.base, [each for each in messages if isinstance(each, WriteReceipt)])
 
     def commit_from(self, base: str, written: list[WriteReceipt], key: tuple[str, int] | None = None) -> None:
-        """Commit a batch write to the Spark sink from the receipts of its tasks, unless the branch has its
-        key already.
+        """Commit a batch write to the Spark sink from the receipts of its tasks, unless the branch already
+        contains the key of the job.
         """
         request = self._job.request
         if key is not None:
@@ -149,7 +149,7 @@ class IcechunkWriter(DataSourceArrowWriter):
                 record_statistics(session, statistics)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave the chunks of a failed batch write to the Spark sink, which garbage collection deletes.
+        """Keep the chunks of a failed batch write. Garbage collection deletes them.
 
         Spark also calls this method if a commit succeeded but its response was lost, so deleting chunks would
         be unsafe.

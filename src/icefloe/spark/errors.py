@@ -39,7 +39,9 @@ def unwrap_errors() -> Iterator[None]:
 
 @contextmanager
 def name_write_view(spark: SparkSession) -> Iterator[None]:
-    """Convert Spark's error for INSERT INTO a registered view to one that names the view for rows."""
+    """Convert Spark's error for INSERT INTO a registered view to an error that names the view that accepts
+    rows.
+    """
     try:
         yield
     except AnalysisException as error:

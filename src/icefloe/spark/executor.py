@@ -47,7 +47,7 @@ class SparkExecutor(Executor):
     progress
         Called twice a second with Spark's status, which Spark Connect does not provide.
     title
-        Name of the jobs on Spark's pages.
+        Name of the jobs in Spark's web UI.
     """
 
     has_sql = True

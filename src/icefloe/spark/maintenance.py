@@ -51,7 +51,8 @@ def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None)
 
 
 def to_dataframe(spark: SparkSession, table: Table) -> DataFrame:
-    """Convert a table that maintenance returned, such as `Repository.find_garbage`, to a Spark data frame.
+    """Convert a table that a maintenance method returned, such as `Repository.find_garbage`, to a Spark data
+    frame.
 
     Parameters
     ----------

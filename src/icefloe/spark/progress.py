@@ -68,7 +68,7 @@ def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
 
 
 def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
-    """Describe the next Spark jobs of this thread on Spark's pages, which run when a data frame is used.
+    """Describe the next jobs of this thread in Spark's web UI. They start when a data frame is used.
 
     The description stays until the next data frame of icefloe is used, or until the user sets one. The user's
     own description is never replaced.
@@ -81,7 +81,7 @@ def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
 
 
 def is_client(spark: SparkSession) -> bool:
-    """Return whether a Spark session uses Spark Connect, which reports progress in another way."""
+    """Return whether a Spark session uses Spark Connect, which has a different API for progress."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scan(TableScan):
-    """A scan of the tables that arrays form, with Spark. Nothing is read before its data frame is used.
+    """A lazy scan of the tables that arrays form, with Spark. Nothing is read until its data frame is used.
 
-    `sel`, `isel` and `select` return another scan.
+    `sel`, `isel` and `select` return a narrower scan.
     """
 
     spark: SparkSession = field(kw_only=True)
@@ -95,7 +95,7 @@ class Scan(TableScan):
             point. Latitudes and longitudes may be two-dimensional with `nearest`.
         tolerance
             With `nearest`, the maximum distance in units of the coordinate, or one per coordinate. Points
-            without a cell so near have null values.
+            without a cell within this distance have null values.
 
         Returns
         -------
@@ -131,7 +131,7 @@ class Scan(TableScan):
         return extract_frame(self.spark, plan_zones(self._detach(), zones, results, by=by, weights=weights))
 
     def _detach(self) -> TableScan:
-        """Return the scan without the Spark session, which cannot be sent to tasks."""
+        """Return the scan without its Spark session, because a session cannot be sent to tasks."""
         return TableScan(**{each.name: getattr(self, each.name) for each in fields(TableScan)})
 
 
@@ -218,7 +218,7 @@ def scan(
 
 
 def scan_frame(spark: SparkSession, scan: TableScan, plan: ScanPlan | None = None) -> DataFrame:
-    """Create a Spark data frame of the rows of a scanned table, which may be planned already."""
+    """Create a Spark data frame of the rows of a scanned table, optionally with an existing plan."""
     plan = scan.plan() if plan is None else plan
     read = partial(read_partition, scan.session, plan, batch_rows=scan.batch_rows)
     return make_frame(spark, plan.partitions, read, scan.table.ddl, scan.title)
@@ -227,9 +227,7 @@ def scan_frame(spark: SparkSession, scan: TableScan, plan: ScanPlan | None = Non
 def aggregate_frame(
     spark: SparkSession, session: Session, aggregation: Aggregation, schema: pa.Schema, title: str
 ) -> DataFrame:
-    """Create a Spark data frame of the results or moments that tasks compute for groups of a scanned
-    table.
-    """
+    """Create a Spark data frame of the aggregates or moments that tasks compute for groups of cells."""
     read = partial(reduce_partition, session, aggregation)
     return make_frame(spark, aggregation.tasks, read, to_ddl(schema), f"{title} aggregate")
 

@@ -161,7 +161,7 @@ def open_default_session() -> Iterator[SparkSession | None]:
 def _create_folder() -> Path:
     """Create a folder for the files of a session, and remove folders of killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
-        with suppress(OSError, ImportError), lock.open("ab") as file:  # not ours, or in use
+        with suppress(OSError, ImportError), lock.open("ab") as file:  # owned by another user, or in use
             _lock(file)
             shutil.rmtree(lock.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))

@@ -96,7 +96,7 @@ class ReadPart(InputPartition):
 class TableReader(DataSourceReader):
     """A reader of array tables for the Spark data source `icechunk`.
 
-    Pickled with a plan and a session without secrets.
+    It is pickled with its plan and with a session that contains no secrets.
     """
 
     def __init__(self, session: Session, plan: ScanPlan, batch_rows: int) -> None:
@@ -113,7 +113,7 @@ class TableReader(DataSourceReader):
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
-            if isinstance(partition, ReadPart):  # if there were no partitions, Spark would create one itself
+            if isinstance(partition, ReadPart):  # without any partition, Spark would create one itself
                 yield from read_partition(self._session, self._plan, partition.item, self._batch_rows)
 
 

@@ -33,7 +33,7 @@ _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasour
 
 @dataclass(frozen=True)
 class BatchReceipt(WriterCommitMessage):
-    """The receipt of a task that writes a micro-batch to the Spark stream sink."""
+    """The receipt of a task that writes a micro-batch of a Spark stream."""
 
     query: str
     base: str
@@ -66,7 +66,7 @@ class IcechunkStreamWriter(_StreamWriter):  # type: ignore[misc]
                 self._writer.commit_from(first.base, written, (first.query, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave the chunks of a failed micro-batch of the stream sink, which garbage collection deletes."""
+        """Keep the chunks of a failed micro-batch. Garbage collection deletes them."""
 
 
 def _to_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -64,8 +64,8 @@ _NEXT: Final = ".next"
 
 
 def describe_stream(options: QueryOptions) -> str:
-    """Describe the source of a Spark stream: return its schema as DDL, after checking all options, as
-    `load()` calls this.
+    """Check all options of a Spark stream, and return its schema as DDL. Spark calls this function in
+    `load()`.
     """
     settings = StreamSettings.from_options(options)
     _check_limits(settings)
@@ -124,7 +124,7 @@ class _Reader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         # docstring inherited
         with hide_tracebacks():
-            if self._first is None:  # Spark calls this twice, and `latest` must not move in between
+            if self._first is None:  # Spark calls this method twice, and `latest` must not move in between
                 self._first = find_start(self._open(), self._settings)
                 move_bookmark(self._open(), self._settings, self._first)
             return {"snapshot": self._first}

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_VIEWS: Final = 100
 _BRANCH: Final = "main"
 METADATA_TABLES: Final = tuple(name for name in TABLES if name != "diff")
-"""The metadata tables that have views. `diff` has none, because it needs two versions."""
+"""The metadata tables that have views. The table `diff` has no view, because it needs two versions."""
 _PARTS: Final = StructType().add("snapshot", StringType()).add("number", IntegerType())
 _HAS_ARROW_FUNCTIONS: Final = hasattr(functions, "arrow_udtf")  # since Spark 4.1
 _registered: WeakKeyDictionary[Any, dict[str, Repository]] = WeakKeyDictionary()

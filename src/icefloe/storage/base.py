@@ -116,7 +116,7 @@ class SweepReport:
 
 
 class ObjectNotFoundError(StorageError):
-    """The error for a path at which a storage has no object.
+    """Error raised when a storage has no object at a path.
 
     Parameters
     ----------
@@ -133,11 +133,11 @@ class ObjectNotFoundError(StorageError):
 
 
 class BucketNotFoundError(StorageError):
-    """The error for a bucket or container of a storage that does not exist."""
+    """Error raised when the bucket or container of a storage does not exist."""
 
 
 class ConditionNotMetError(StorageError):
-    """The error for a conditional write to a storage: another writer changed the object first.
+    """Error raised when a conditional write fails because another writer changed the object first.
 
     Parameters
     ----------

@@ -34,10 +34,12 @@ DEFAULT_BYTES: Final = 10 << 30
 _FOLDERS: Final = 256
 _CHECKSUM_BYTES: Final = 16
 _LARGEST_SHARE: Final = 8
-"""An entry has at most this fraction of the size of the cache."""
+"""The maximum size of an entry, as a fraction of the size of the cache."""
 _SAMPLE: Final = 8
 _EVICTED_SHARE: Final = 3
-"""The least recently used third of a few folders makes room for new entries."""
+"""The fraction of the entries of a folder that is evicted at a time, beginning with the least recently used
+entries.
+"""
 _TAG: Final = "CACHEDIR.TAG"
 _TAG_TEXT: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n# A disk cache of icefloe; it may be deleted.\n"
@@ -238,7 +240,7 @@ def _report_all() -> None:
 
 
 def _forget_reads() -> None:
-    """Leave reads that the parent did not report yet to the parent."""
+    """Reset the counts of reads in a forked child, because the parent reports them."""
     for entries in _open.values():
         entries.forget_reads()
 
@@ -391,7 +393,7 @@ class Entries:
                 wanted -= entry.size
 
     def _list(self, folder: int) -> list[_Entry]:
-        """List the entries of a folder, and delete what killed writers left there."""
+        """List the entries of a folder, and delete the files that killed writers left there."""
         found = []
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._folder(folder)) as files:
             for file in files:
@@ -411,7 +413,8 @@ class Entries:
     def _locked_state(self) -> Iterator[_State]:
         """Lock the state between processes and threads, and write it at the end.
 
-        The state is written even if the work failed: it then may be too large, never too small.
+        The state is written even if the work failed: the recorded sizes may then be too large, but never too
+        small.
         """
         with self._lock:
             path = os.path.join(self._root, _STATE)
@@ -427,7 +430,7 @@ class Entries:
                 os.close(descriptor)
 
     def _load(self, data: bytes) -> _State:
-        """Decode the state. A new or damaged one is computed from a listing of all entries."""
+        """Decode the state. If it is new or damaged, compute it from a listing of all entries."""
         return _decode_state(data) or _State(
             [sum(entry.size for entry in self._list(folder)) for folder in range(_FOLDERS)]
         )
@@ -472,7 +475,7 @@ class Entries:
         return sum(self._read_state().sizes)
 
     def _read_state(self) -> _State:
-        """Read the state without a lock. It is written at once, and has a checksum."""
+        """Read the state without a lock. A checksum detects a state that is only partly written."""
         with suppress(OSError), open(os.path.join(self._root, _STATE), "rb") as file:
             return _decode_state(file.read()) or _State()
         return _State()

@@ -33,7 +33,7 @@ _S3_OTHERS = ["legacy_rooted_keys", "read_headers", "write_headers", "headers"]
 
 
 def in_memory_storage() -> Storage:
-    """Create an empty storage in the memory of this process (factory).
+    """Create an empty storage in the memory of this process.
 
     Returns
     -------

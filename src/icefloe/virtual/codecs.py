@@ -57,8 +57,9 @@ class _DecodesOnly:
 
 @dataclass(frozen=True)
 class GribCodec(_DecodesOnly, ArrayBytesCodec):
-    """A Zarr codec that decodes GRIB messages: their values, with NaN for missing ones, or latitudes or
-    longitudes."""
+    """A Zarr codec that decodes GRIB messages to values, with NaN for missing values, or to latitudes or
+    longitudes.
+    """
 
     codec_name = GRIB
     key: Literal["values", "latitudes", "longitudes"] = "values"
@@ -125,6 +126,6 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
 
 
 def register() -> None:
-    """Register our Zarr codecs, for processes that import this package without installing it."""
+    """Register the Zarr codecs of icefloe, for processes that import this package without installing it."""
     for codec in (GribCodec, Hdf5Codec, TiffCodec):
         register_codec(codec.codec_name, codec)

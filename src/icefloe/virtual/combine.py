@@ -29,7 +29,7 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A difference of a virtual dataset from the first one with which it should be combined."""
+    """A difference between a virtual dataset and the first of the datasets to combine."""
 
     variable: str
     """The variable that differs."""
@@ -44,7 +44,7 @@ class Mismatch:
 
 
 class MismatchError(InvalidInputError):
-    """The error for virtual datasets that cannot be combined.
+    """Error raised when virtual datasets cannot be combined.
 
     Parameters
     ----------
@@ -136,7 +136,9 @@ def _find_static_differences(
     store: AnyObjectStoreConfig | None,
     credential: AnyCredential | None,
 ) -> list[Mismatch]:
-    """Find variables without the dimensions, not loaded, whose values differ from the first file."""
+    """Find variables that are not loaded, lack the dimensions, and have other values than in the
+    first file.
+    """
     from icefloe.virtual.values import open_values
 
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:

@@ -99,8 +99,7 @@ class VirtualDataset:
         )
 
     def all_refused(self) -> list[Refused]:
-        """List the refused variables of a virtual dataset, which could not be virtualized, of this group and
-        its subgroups.
+        """List the variables of a virtual dataset and its subgroups that could not be virtualized.
 
         Returns
         -------
@@ -146,7 +145,7 @@ class VirtualDataset:
     def expand_dims(
         self, dimension: str, value: Any = None, variables: Collection[str] | None = None
     ) -> VirtualDataset:
-        """Insert a dimension of length 1 into a virtual dataset before the others, to combine files with one
+        """Insert a leading dimension of length 1 into a virtual dataset, to combine files that contain one
         step each.
 
         Parameters

@@ -25,7 +25,7 @@ DAMAGE: Final = (
 
 
 class RefusalReason(StrEnum):
-    """The reason for the error that a variable cannot be virtualized. Reasons are never renamed."""
+    """The reason why a variable cannot be virtualized. Reasons are never renamed."""
 
     UNSUPPORTED_FILTER = "unsupported-filter"
     """No Zarr codec can decode the compression or filter."""
@@ -49,7 +49,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A record of the error that a variable cannot be virtualized, with the reason."""
+    """A variable that cannot be virtualized, with the reason."""
 
     variable: str
     """Name of the variable, or its path below the group."""
@@ -60,19 +60,20 @@ class Refused:
 
 
 class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: it becomes a `Refused`
-    """The exception of parsers for a variable that cannot be virtualized."""
+    """Error raised when a parser cannot virtualize a variable."""
 
     def __init__(self, reason: RefusalReason, why: str) -> None:
         super().__init__(why)
         self.reason = reason
 
     def named(self, variable: str) -> Refused:
-        """Return the record of the error of a variable that cannot be virtualized, given its name."""
+        """Return the entry for the list of refused variables, given the name of the variable."""
         return Refused(variable, self.reason, f"{variable}: {self}")
 
 
 class CannotVirtualizeError(InvalidInputError):
-    """The error for a file that cannot be virtualized, or a dataset with refused variables.
+    """Error raised when a file cannot be virtualized, or when a dataset has variables that cannot be
+    referenced.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ def virtualize(
     if contiguous_chunk_bytes is not None and contiguous_chunk_bytes < 1:
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
-        raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
+        raise ValueError(f"unknown format {format!r}; known formats are {', '.join(get_args(Format))}")
     options = ParseOptions(
         (group or "").strip("/") or None,
         frozenset(drop_variables),
@@ -107,7 +107,9 @@ def parse(
     format: Format | None = None,
     access: FindAccess = make_default_access,
 ) -> VirtualDataset:
-    """Open a file as a virtual dataset with different access to the stores that its references point to."""
+    """Open a file as a virtual dataset. `access` returns the store and the credential for each location that
+    references point to.
+    """
     with parse_and_keep_open(path_or_url, options, format, access) as (dataset, _):
         return dataset
 

@@ -55,7 +55,9 @@ _AZURE: Final = ("az", "azure", "abfs")
 StoreAccess: TypeAlias = tuple[AnyObjectStoreConfig | None, AnyCredential | None]
 """An object store configuration and a credential. None stands for the default of the URL's scheme."""
 FindAccess: TypeAlias = Callable[[str], StoreAccess]
-"""Returns the access to the file at a location. References of one dataset may point to several stores."""
+"""A function that returns the store configuration and the credential for a location. The references of one
+dataset may point to several stores.
+"""
 
 
 def make_access(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> FindAccess:
@@ -151,13 +153,15 @@ class SourceFile:
         return self._read_blocks(start, stop, BLOCK_BYTES)
 
     def peek(self, start: int, stop: int) -> bytes:
-        """Read a few bytes of a source file far from those read before, without fetching a whole block."""
+        """Read a few bytes of a source file that are far from earlier reads, without fetching a
+        whole block.
+        """
         known = self.local_path is not None or start // BLOCK_BYTES in self._blocks[BLOCK_BYTES]
         return self._read_blocks(start, stop, BLOCK_BYTES if known else _PEEK_BYTES)
 
     def finish(self) -> Source:
-        """Return an open source file of virtual data as a source; raise StorageError if it has changed since
-        it was opened.
+        """Return the source for references to the file; raise StorageError if the file has changed since it
+        was opened.
 
         If the file was changed within the current second, wait until the second is over, so that later
         changes are visible in its time of modification.
@@ -472,7 +476,7 @@ def make_container(location: str, store: AnyObjectStoreConfig | None = None) -> 
         if url.scheme not in _STORES:
             known = ", ".join(sorted({*_STORES, *_AZURE, "file"}))
             raise StorageError(
-                f"{location}: unknown scheme {url.scheme!r}; known are {known}",
+                f"{location}: unknown scheme {url.scheme!r}; known schemes are {known}",
                 kind=ErrorKind.CANNOT_PARSE_URL,
             )
         store = _STORES[url.scheme]()

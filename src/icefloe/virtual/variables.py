@@ -338,7 +338,7 @@ def make_document(variable: VirtualVariable) -> dict[str, Any]:
 
 
 def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable:
-    """Insert a dimension of length 1 before the others of a virtual variable."""
+    """Insert a leading dimension of length 1 into a virtual variable."""
     if dimension in variable.dimensions:
         raise ValueError(f"the variable already has a dimension {dimension!r}")
     chunks = variable.chunks

@@ -111,7 +111,7 @@ def test_two_files_with_the_same_first_label_are_refused(tmp_path: Path, count: 
 
     sentence = refused(new_repo(tmp_path), files)
 
-    assert "they overlap" in sentence
+    assert "the files overlap" in sentence
     assert files[1] in sentence
     assert files[2] in sentence
 
@@ -127,7 +127,7 @@ def test_renamed_and_touched_files_are_treated_as_new_overlapping_files(tmp_path
 
     sentence = refused(repo, str(tmp_path / "new" / "*.nc"))
 
-    assert "they overlap" in sentence
+    assert "the files overlap" in sentence
 
 
 def test_overlapping_files_are_named(tmp_path: Path) -> None:

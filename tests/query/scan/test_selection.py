@@ -118,7 +118,7 @@ def test_partial_time_selects_whole_period() -> None:
 
 def test_selection_ranges_may_be_json_objects() -> None:
     assert chosen_rows({"lat": {"start": 50, "stop": 40}}) == chosen_rows({"lat": slice(50, 40)})
-    with pytest.raises(InvalidInputError, match="no key 'end' in a range; known are start, stop, step"):
+    with pytest.raises(InvalidInputError, match="no key 'end' in a range; known names are start, stop, step"):
         chosen_rows({"lat": {"start": 50, "end": 40}})
 
 

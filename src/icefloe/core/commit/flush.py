@@ -111,7 +111,9 @@ def restate(
     parent: SnapshotId,
     log: SealedLog,
 ) -> Snapshot:
-    """Flush a snapshot again with another message and metadata, and the same content and transaction log."""
+    """Write a copy of a snapshot with another message and metadata, and the same content and
+    transaction log.
+    """
     id = SnapshotId.random()
     snapshot = replace(
         base,

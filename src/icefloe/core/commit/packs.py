@@ -136,6 +136,8 @@ def _find_members(workspace: Workspace, plans: Sequence[ManifestPlan]) -> list[P
 
     Arrays without changed chunks are included only if their pack is rewritten.
     """
+    # A file is never changed, so a pack with one changed array is rewritten for all of its arrays. Packs with
+    # content of a later version stay as they are, because the rewrite would lose that content.
     changed = [each for each in plans if each.places]
     dirty = {ref.id for each in changed for sources in each.places.values() for ref in sources.manifests}
     if not workspace.rewrites_all:
@@ -239,11 +241,13 @@ def _read_refs(
         written.setdefault(rank, []).append(ArrayManifest.from_refs(refs, rank + 1))
     joined: dict[int, ArrayManifest] = {}
     for rank in {*parts, *written}:
+        # Deletions apply to the old references only: a chunk that was deleted and written again must survive.
         each = parts.get(rank, [])
         if each and rank in gone:
             each = [ArrayManifest.concat(each).without(np.concatenate(gone[rank]))]
         whole = ArrayManifest.concat([*each, *written.get(rank, [])])
         if rank in limits:
+            # After a resize to a smaller shape, old references may be outside of the grid (`make_manifests`).
             numbers = whole.coords.astype(np.int64)
             inside_grid = (numbers[:, 1:] < limits[rank][numbers[:, 0]]).all(axis=1)
             whole = whole if inside_grid.all() else whole.take(inside_grid)
@@ -266,6 +270,8 @@ def _renumber(refs: ArrayManifest, rows: NDArray[np.uint32]) -> ArrayManifest:
 
 def _partition(count: int, refs: Mapping[int, ArrayManifest]) -> list[range]:
     """Divide consecutive members into packs of about the same size within the limits."""
+    # The weight of a member is the share of a pack that it fills, by the limit that it reaches first. A pack
+    # is closed when it is full, or when more than half of the next member would lie above the average weight.
     weights = np.zeros(count)
     for part in refs.values():
         rows = part.coords[:, 0].astype(np.int64)
@@ -304,6 +310,8 @@ def _encode(
     filled = sorted({row for part in parts for row in np.unique(part.coords[:, 0]).tolist()})
     if not filled:
         return None
+    # Members are in the order of paths, but a manifest lists arrays in the order of their ids (spec,
+    # Manifest).
     filled.sort(key=lambda row: nodes[row])
     numbers = np.zeros(len(nodes), np.uint32)
     numbers[filled] = np.arange(len(filled), dtype=np.uint32)

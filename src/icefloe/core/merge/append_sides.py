@@ -82,7 +82,7 @@ class AppendSides:
         raise AppendConflictError(str(self.tip.base_id), path, self.rules.dim, reason)
 
     def axis_of(self, path: str) -> int:
-        """Return the axis of the dimension in an array that must have it."""
+        """Return the axis of the dimension in an array that is known to have the dimension."""
         axis = self.axis(self.tip.node(path) or self.ours.node(path))
         return 0 if axis is None else axis
 
@@ -127,7 +127,7 @@ class AppendSides:
         return found
 
     def forget(self, changes: ChangeSet, path: str, handled: Coords) -> None:
-        """Remove from our changes the appends that were placed."""
+        """Remove the appends that were placed from our changes."""
         changes.updated.pop(path, None)
         created = changes.created.pop(path, None)
         node = created or self.ours.node(path)

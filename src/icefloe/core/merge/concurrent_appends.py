@@ -334,7 +334,7 @@ class _Array:
 
     @computed_once
     def _changed(self) -> Coords:
-        """The chunks with appended rows that we changed."""
+        """The chunks with appended rows that our side changed."""
         rank = len(self._shape)
         delta = None if self._here is None else self._sides.ours.changes.chunks.get(self._here.id)
         if delta is None:
@@ -384,7 +384,7 @@ class _Array:
 
     @computed_once
     def _first_shifted(self) -> int:
-        """The first of their rows whose position changes."""
+        """The first row of the other side whose position changes."""
         identity = np.arange(len(self._dataset._placement.theirs))
         other = np.flatnonzero(self._dataset._placement.theirs != identity)
         return int(other[0]) if len(other) else len(identity)

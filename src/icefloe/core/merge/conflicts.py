@@ -63,7 +63,7 @@ class Theirs:
 
     @cached_property
     def new_nodes(self) -> Mapping[str, bool]:
-        """The paths of the nodes that the other side of a possible conflict created, and whether each is an
+        """The paths of the nodes that the other side created, and whether each is an
         array.
         """
         fresh = np.concatenate([self.log.new_groups, self.log.new_arrays])
@@ -79,7 +79,7 @@ class Theirs:
         return {path: is_array for path, is_array in found.items() if not is_key_node(path)}
 
     def deleted(self, node: NodeSnapshot | None) -> bool:
-        """Return whether the other side of a possible conflict deleted a node, or whether the node did not
+        """Return whether the other side deleted a node, or whether the node did not
         exist.
         """
         if node is None:
@@ -88,14 +88,14 @@ class Theirs:
 
     @cached_property
     def chunks(self) -> Mapping[NodeId, list[Coords | ChunkRegions]]:
-        """The chunks that the other side of a possible conflict changed: a list per array and rank."""
+        """The chunks that the other side changed: a list per array and rank."""
         found: dict[NodeId, list[Coords | ChunkRegions]] = {}
         for node, chunks in self.log.updated_chunks.lists():
             found.setdefault(node, []).append(chunks)
         return found
 
     def blocks(self, node: NodeId) -> Iterator[Coords]:
-        """Yield the coordinates of chunks that the other side of a possible conflict changed in an array, in
+        """Yield the coordinates of chunks that the other side changed in an array, in
         blocks.
         """
         for chunks in self.chunks.get(node, ()):

@@ -97,6 +97,8 @@ class _Arranger:
         self._moved_by_us, self._moved_by_them = self._find_moved(ours), self._find_moved(theirs)
 
     def run(self) -> Arrangement:
+        # Final paths are defined only if no node has two of them, and two nodes can meet only if all final
+        # paths exist. So each kind of conflict is searched only if the kinds before it do not occur.
         conflicts = tuple(self._find_double_moves())
         if not conflicts:
             conflicts = (*self._find_cycles(), *self._find_moves_to_nowhere())
@@ -137,6 +139,8 @@ class _Arranger:
         """Return the final path of a node; None if it would be inside itself."""
         if id not in self._paths:
             self._paths[id] = None  # stops the recursion at a cycle
+            # The side that moved a node decides its place. A node that only we moved, or nobody, has its
+            # place in our state. The other states are needed for nodes that we do not have.
             sides = (self._theirs,) if id in self._moved_by_them else (self._ours, self._theirs, self._base)
             side = next(state for state in sides if state.path(id) is not None)
             group, called = self._get_place(side, id)
@@ -179,6 +183,8 @@ class _Arranger:
 
     def _find_meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:
         """Yield conflicts about two nodes at the same path. Deleted nodes count only if they were changed."""
+        # Two nodes meet if one state contains both. Nodes that the two sides created at one path are compared
+        # later, by the rules of conflict.
         found: dict[str, set[NodeId]] = defaultdict(set)
         for state in self._states:
             at: dict[str, NodeId] = {}

@@ -18,8 +18,8 @@ ChunkMasks: TypeAlias = tuple[NDArray[np.bool_], ...]
 
 
 class ReadDetector(ConflictDetector):
-    """A conflict solver that rejects commits which changed data that the session reads (`reads`); it solves
-    nothing.
+    """A conflict solver that rejects commits that changed data which the session has read (`reads`). It
+    resolves no conflicts.
 
     Parameters
     ----------

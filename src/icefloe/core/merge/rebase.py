@@ -103,6 +103,8 @@ def _rebase_appends(
         plan = plan_appends(workspace, tip, solver) if isinstance(solver, AppendRules) else None
         if plan is None or not isinstance(solver, AppendRules):
             return False
+        # The plan already combines the rows of all commits, because the position of a row depends on all of
+        # them. Only the other changes are compared commit by commit.
         for step, log in zip(steps, logs, strict=True):
             theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
             replay(workspace.base.nodes, plan.rest, theirs, solver, step.snapshot)
@@ -169,8 +171,8 @@ def replay(
 def is_record(found: Found) -> bool:
     """Return whether a conflict of a rebase concerns only the records of a derived array.
 
-    One side may always be dropped: a record states what a chunk was computed from, and counts only as long
-    as the chunk is the same. The next run computes chunks without a record again.
+    Either side may be dropped: a record states what a chunk was computed from, and is valid only as long as
+    the chunk does not change. The next run computes chunks without a record again.
     """
     return is_within(found.conflict.path, DERIVED)
 
@@ -191,8 +193,9 @@ def _is_solved(found: Found, choice: VersionSelection) -> bool:
 
 
 def _adapt_moves(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
-    """Adapt our moves to their changes: nodes that they created in a group that we moved are also moved, and
-    deleted nodes are not."""
+    """Adapt our moves to their changes: also move the nodes that they created in a group that we moved, and
+    do not move nodes that they deleted.
+    """
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
     return kept | find_taken_along(kept, theirs.new_nodes)
 

@@ -16,7 +16,7 @@ Rows: TypeAlias = NDArray[np.int64]
 
 
 class PlacementError(ValueError):
-    """The error for a placement of appended rows of two sides that cannot have the requested order."""
+    """Error raised when the appended rows of two sides cannot be placed in the requested order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ def place_by_label(theirs: NDArray[Any], ours: NDArray[Any], first_new: int, ord
     """
     if len(set(ours.tolist())) < len(ours):
         raise PlacementError("a label occurs twice among them")
+    # A label of ours that the other side appended as well gets its row. All others are new rows.
     known = {label: row for row, label in enumerate(theirs[first_new:].tolist(), first_new)}
     shared = np.array([known.get(label, -1) for label in ours.tolist()], np.int64)
     is_new = shared < 0
@@ -71,6 +72,7 @@ def place_by_label(theirs: NDArray[Any], ours: NDArray[Any], first_new: int, ord
     if order == "sorted" and not follows:
         if not _is_ascending(theirs):
             raise PlacementError("the existing labels are not ascending")
+        # Merge the labels of both sides. The inverse of the sort order is the final position of each row.
         sequence = np.argsort(np.concatenate([theirs, new]), kind="stable")
         final = np.empty_like(sequence)
         final[sequence] = np.arange(len(sequence))

@@ -33,7 +33,7 @@ from icefloe.storage.base import ObjectNotFoundError
 
 
 class State:
-    """The state of one side of a merge, to find the changes between it and another state."""
+    """One state of a merge: a snapshot that is compared with another snapshot."""
 
     def __init__(self, snapshot: Snapshot, assets: AssetStore) -> None:
         self.snapshot = snapshot

@@ -24,9 +24,7 @@ from icefloe.format.updates import RepoStatus, Update
 
 
 class CollectedError(Exception):
-    """The error of a ref store for a change of refs after a garbage collection ran since the session
-    started.
-    """
+    """Error raised when refs change after a garbage collection that the session has not seen."""
 
 
 class RefStore(ABC):
@@ -39,11 +37,11 @@ class RefStore(ABC):
 
     @abstractmethod
     def branches(self) -> Mapping[str, SnapshotId]:
-        """Return all branches of a ref store, with the snapshots at their tips."""
+        """Return all branches, with the snapshots at their tips."""
 
     @abstractmethod
     def tags(self) -> Mapping[str, SnapshotId]:
-        """Return all tags of a ref store with their snapshots, without deleted tags."""
+        """Return all tags with their snapshots, except deleted tags."""
 
     @abstractmethod
     def branch(self, name: str) -> SnapshotId:
@@ -209,7 +207,7 @@ def check_base(base: SnapshotId, tip: SnapshotId) -> None:
 
 
 def make_unsupported_error(what: str, spec: Spec) -> IcechunkError:
-    """Return the error for a change of a ref store that its version of the format does not support."""
+    """Return the error for a change that the version of the format does not support."""
     if not spec.writable:
         return read_only_format(what)
     return FormatError(

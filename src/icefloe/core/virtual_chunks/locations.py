@@ -51,7 +51,7 @@ class Containers:
     def of(containers: Iterable[VirtualChunkContainer]) -> Containers:
         """Return the virtual chunk containers of a configuration, to resolve virtual chunk locations.
 
-        Log and ignore invalid ones.
+        Invalid containers are logged and ignored.
         """
         usable = [found for each in containers if (found := _usable(each)) is not None]
         usable.sort(key=lambda container: len(container.url_prefix), reverse=True)
@@ -98,7 +98,7 @@ def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
 
 
 class BadLocationError(InvalidInputError):
-    """The error for an invalid virtual chunk location among many. The caller adds the coordinates of its
+    """Error raised for an invalid virtual chunk location among many. The caller adds the coordinates of its
     chunk."""
 
     def __init__(self, row: int, reason: str) -> None:
@@ -111,11 +111,12 @@ def check_locations(
 ) -> tuple[Blobs, NDArray[np.bool_]]:
     """Return virtual chunk locations in their stored form, and a mask of those outside all containers.
 
-    Raises BadLocationError for the first that is not a URL or, with `validate`, has a `.` or `..` segment.
-    Locations in containers, or on a few servers, are checked as columns; only unusual ones are decoded.
+    Raises BadLocationError for the first location that is not a URL or, with `validate`, has a `.` or `..`
+    segment. Locations in containers, or on a few servers, are checked as columns; only unusual ones are
+    decoded.
     """
     locations = locations.compact()
-    homeless = np.ones(len(locations), np.bool_)
+    outside = np.ones(len(locations), np.bool_)
     unknown = np.ones(len(locations), np.bool_)
     last_odd = _find_last_unusual(locations)
     prefixes = containers.prefixes()
@@ -131,17 +132,17 @@ def check_locations(
         rows = rows[last_odd[rows] < len(prefix.encode()) - 1]
         unknown[rows] = False
         if in_container:
-            homeless[rows] = False
+            outside[rows] = False
         elif not len(rows):
             break
     odd = np.flatnonzero(unknown).tolist()
-    return (_check_one_by_one(locations, odd, containers, homeless, validate) if odd else locations), homeless
+    return (_check_one_by_one(locations, odd, containers, outside, validate) if odd else locations), outside
 
 
 def _check_one_by_one(
-    locations: Blobs, odd: Sequence[int], containers: Containers, homeless: NDArray[np.bool_], validate: bool
+    locations: Blobs, odd: Sequence[int], containers: Containers, outside: NDArray[np.bool_], validate: bool
 ) -> Blobs:
-    """Check unusual locations one by one, and mark those outside all containers in `homeless`."""
+    """Check unusual locations one by one, and mark those outside all containers in `outside`."""
     stored = locations.tolist()
     for row in odd:
         try:
@@ -151,7 +152,7 @@ def _check_one_by_one(
                 decode_key(containers.absolute(text))
         except InvalidInputError as error:
             raise BadLocationError(row, error.message) from None
-        homeless[row] = container is None
+        outside[row] = container is None
         stored[row] = text.encode()
     return Blobs.from_list(stored)
 

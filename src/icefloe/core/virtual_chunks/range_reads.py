@@ -1,4 +1,4 @@
-"""Many small reads of one file with few requests.
+"""Combine many small reads of one file into few requests.
 
 Zarr requests chunks one by one, a few at a time, and does not announce the next ones. So each file remembers
 where recent reads ended. A read that continues there fetches more than was requested, at most as much as the
@@ -65,7 +65,9 @@ class KeptBytes:
         self._lock = fork_safe_lock()
 
     def take(self, count: int, limit: int) -> bool:
-        """Reserve memory for bytes that range reads read ahead; return whether they are within a limit."""
+        """Reserve memory for bytes that are read ahead. Return False, without reserving, if they exceed the
+        limit.
+        """
         with self._lock:
             if self._held + count > limit:
                 return False
@@ -73,7 +75,7 @@ class KeptBytes:
             return True
 
     def free(self, count: int) -> None:
-        """Release the memory that was reserved for bytes read ahead by range reads."""
+        """Release the memory that was reserved for bytes that were read ahead."""
         with self._lock:
             self._held -= count
 
@@ -204,12 +206,12 @@ class RangeReader:
             self._kept.free(span.kept)
 
     def close(self) -> None:
-        """Release all bytes that the range reads of a file have read ahead."""
+        """Release all bytes that were read ahead."""
         with self._lock:
             for span in list(self._spans):
                 self._drop(span)
 
     def forget_old(self) -> None:
-        """Release bytes that range reads of a file have read ahead and that nobody requested in time."""
+        """Release bytes that were read ahead and that nobody requested in time."""
         with self._lock:
             self._forget_old(time.monotonic())

@@ -1,4 +1,4 @@
-"""Builds a FlatBuffers payload from columns.
+"""Build a FlatBuffers payload from columns.
 
 Rows with the same fields share one vtable and have a constant distance, so that a field of all of them is one
 strided assignment. First everything is placed, the root before its children; then one buffer is allocated and
@@ -97,7 +97,9 @@ class _Builder:
         self.writes: list[Write] = []
         self.vtables: dict[bytes, int] = {}
         self.streams: list[tuple[int, int, Callable[[], Iterator[Buffer]]]] = []
-        """Ranges of the payload that are not placed in memory, in order, and what produces each."""
+        """The ranges of the payload that are not placed in memory, in order, with the function that produces
+        each range.
+        """
 
     def filled(self) -> U8:
         """Return all placed values as bytes, padded to a multiple of 8.

@@ -1,4 +1,4 @@
-"""Reads vectors of FlatBuffers tables into columns.
+"""Read vectors of FlatBuffers tables into columns.
 
 The tables of a block of rows are grouped by their vtable, so that the position of a field is one number per
 group, and its values are read at once. Any valid layout is accepted: vtables shared or not, before or after
@@ -73,16 +73,14 @@ class Payload:
         self.words: Mapping[np.dtype[Any], NDArray[Any]] = _Words(self.data)
 
     def fail(self, what: str, at: int | None = None) -> NoReturn:
-        """Raise FormatError with the name of the FlatBuffers file to read and the byte at which it is
+        """Raise FormatError with the name of the file, and the byte at which the FlatBuffers payload is
         damaged.
         """
         where = "" if at is None else f" (byte {at} of {self.size})"
         raise FormatError(f"{self.place}: {what}{where}", kind=ErrorKind.INVALID_FILE_FORMAT)
 
     def check(self, positions: I64, size: int, align: int, what: str) -> None:
-        """Raise FormatError if a reader of a FlatBuffers payload would leave it at some positions, or read
-        misaligned numbers.
-        """
+        """Raise FormatError if some positions in a FlatBuffers payload are outside of it or misaligned."""
         if not len(positions):
             return
         if len(positions) == 1:  # small files have many such columns: avoid reductions
@@ -148,11 +146,11 @@ class Payload:
 
 
 class Budget:
-    """The reader's budget for one FlatBuffers payload: limits of items and bytes.
+    """The budget for reading one FlatBuffers payload: the maximum numbers of items and bytes.
 
-    Shared parts count every time.
+    A shared part counts each time that it is read.
 
-    Shared parts count every time.
+
     """
 
     __slots__ = ("_items", "_payload", "_plain", "_shared")
@@ -180,12 +178,12 @@ class Budget:
 
 
 def read_root(payload: Payload, table: fb.TableSchema) -> Tables:
-    """Read the root table of a FlatBuffers payload, and everything below it, as columns of one row."""
+    """Read the root table of a FlatBuffers payload, and everything below it, as columns with one row."""
     return read_tables(payload, table, find_root(payload, table))
 
 
 def find_root(payload: Payload, table: fb.TableSchema) -> I64:
-    """Find the root table of a FlatBuffers payload to read, as a column of one row."""
+    """Find the root table of a FlatBuffers payload, and return its position as a column with one row."""
     if payload.size < 8:
         payload.fail(f"{payload.size} bytes are too few for a {table.name}")
     return payload.targets(np.zeros(1, np.int64), f"the offset of the root {table.name}")
@@ -206,13 +204,13 @@ def read_tables(
 
 
 def make_no_tables(table: fb.TableSchema) -> Tables:
-    """Return the columns that a reader returns for an empty vector of FlatBuffers tables."""
+    """Return the columns of an empty vector of FlatBuffers tables."""
     scalars = {name: np.zeros(0, f.dtype) for name, f in table.fields.items() if isinstance(f, fb.Scalar)}
     return Tables(0, scalars, {})
 
 
 def count_items(lengths: I64) -> int:
-    """Return the total number of items in many FlatBuffers vectors to read."""
+    """Count the items of many FlatBuffers vectors."""
     return int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
 
 
@@ -367,7 +365,7 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
 
 
 class VTables:
-    """The vtables of a block of FlatBuffers tables to read, and the position of each field in them."""
+    """The vtables of a block of FlatBuffers tables, and the position of each field in the tables."""
 
     __slots__ = ("distinct", "group", "payload", "rows", "sizes")
 
@@ -383,8 +381,8 @@ class VTables:
             payload.fail(f"{what} is shorter than its head", int(self.distinct[self.sizes.argmin()]))
 
     def locate(self, slot: int) -> tuple[I64 | None, Where]:
-        """Return the rows that have a FlatBuffers field to read, and its positions in them; None if no row
-        has it.
+        """Return the rows that have a FlatBuffers field, and the positions of the field in these rows; None
+        if no row has the field.
         """
         entry = 4 + 2 * slot
         if self.group is None:

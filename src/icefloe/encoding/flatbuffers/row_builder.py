@@ -1,4 +1,4 @@
-"""Builds FlatBuffers from plain rows: the few tables that a small commit writes.
+"""Build FlatBuffers from plain rows: the few tables that a small commit writes.
 
 A numpy call takes about a microsecond however short the column is, so a file of ten tables would spend most
 of its time on columns with one row. Here a table is one `struct.pack`. Tables that do not change between

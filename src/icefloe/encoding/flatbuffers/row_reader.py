@@ -1,4 +1,4 @@
-"""Reads small FlatBuffers files as plain rows, without columns. Every position is checked, as in `reader`.
+"""Read small FlatBuffers files as plain rows, without columns. Every position is checked, as in `reader`.
 
 A payload with more than a few thousand items is read as columns and then converted to rows: Python takes
 microseconds per table, and a malicious file may share its tables many times.
@@ -29,7 +29,7 @@ _SCALARS = {np.dtype(name): struct.Struct(f"<{code}") for name, code in NUMBERS.
 
 
 class _TooManyError(Exception):
-    """The payload is too large to be read row by row."""
+    """Error raised when a payload is too large to be read row by row."""
 
 
 def read_row(

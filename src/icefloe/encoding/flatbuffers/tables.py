@@ -119,7 +119,8 @@ def from_rows(table: fb.TableSchema, rows: Sequence[Mapping[str, Any]]) -> Table
 
     None is an absent field, or the default of a number.
 
-    Values are those of `to_rows`. For small counts, because it loops over the rows in Python.
+    Values are those of `to_rows`. Use this function for few rows only, because it loops over the rows in
+    Python.
     """
     columns: dict[str, Any] = {}
     present: dict[str, NDArray[np.bool_]] = {}

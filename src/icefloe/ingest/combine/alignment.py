@@ -55,8 +55,9 @@ def _combine_along(dim: str, datasets: Sequence[xr.Dataset], arguments: Mapping[
 
 
 def _combine_by_coords(datasets: Sequence[xr.Dataset], arguments: Mapping[str, Any]) -> Any:
-    """Combine datasets like `xarray.combine_by_coords`, but allow gaps in the grid, as in the last run of a
-    forecast."""
+    """Combine datasets like `xarray.combine_by_coords`, but allow gaps in the grid, such as missing steps of
+    the latest forecast.
+    """
     try:
         return xr.combine_by_coords(list(datasets), **arguments)
     except ValueError as error:
@@ -122,7 +123,9 @@ def _align(
     exclude: str | None = None,
     only: Collection[str] | None = None,
 ) -> list[xr.Dataset]:
-    """Align datasets along each dimension, separately for each value that `row` returns for their labels."""
+    """Align datasets along each dimension. Only datasets with the same key, which `row` computes from their
+    labels, are aligned with each other.
+    """
     found = list(datasets)
     if join not in _REINDEXING or len(found) < 2:
         return found

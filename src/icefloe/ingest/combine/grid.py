@@ -52,7 +52,7 @@ _NO_DIMENSION = ""
 """The concatenation dimension of static groups, a name that no real dimension has."""
 
 Box = Mapping[str, tuple[int, int]]
-"""The start and the stop along each dimension. The stop is exclusive."""
+"""The start and the stop (exclusive) along each dimension."""
 
 
 def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
@@ -167,7 +167,7 @@ def combine_files(
 
 
 class _MisfitError(Exception):
-    """The error for files that do not fit together."""
+    """Error raised for files that do not fit together."""
 
     def __init__(self, findings: Sequence[FileFinding]) -> None:
         super().__init__(findings)
@@ -316,14 +316,15 @@ def _unify_coordinates(
 
 
 def _offer_to_replace(finding: FileFinding, twice: Sequence[str]) -> FileFinding:
-    """Return a finding with the hint that `on_change="ingest"` replaces data that the ledger does not
-    list."""
+    """Return a finding that suggests `on_change="ingest"`, which replaces data that the ledger
+    does not list.
+    """
     if not twice:
         return finding
     return replace(
         finding,
-        text=f"{finding.text}; the ledger does not list this region of the repository ({twice[0]})",
-        hint=Hint("leave those files out, or replace the data with {on_change}", on_change="ingest"),
+        text=f"{finding.text}; the ledger does not list the existing data at {twice[0]}",
+        hint=Hint("omit these files, or replace the existing data with {on_change}", on_change="ingest"),
     )
 
 
@@ -406,17 +407,21 @@ def _describe_loss(lost: ComparedSource, given: Sequence[ComparedSource], along:
             theirs = other.schema.values.get(dim)
             if other is not lost and theirs is not None and theirs.size and theirs[0] == mine[0]:
                 one, two = (other, lost) if lost.number == EXISTING else (lost, other)
-                text = f"begins at {format_label(mine[0])}, like {two.name}: they overlap"
+                text = f"begins at {format_label(mine[0])}, the same as {two.name}: the files overlap"
                 return FileFinding(one.name, dim, text, "error", LEAVE_OUT)
     return FileFinding(
-        lost.name, "", "is missing from the combined dataset: leave out files that repeat others", "error"
+        lost.name,
+        "",
+        "is missing from the combined dataset; leave out files that repeat data of other files",
+        "error",
     )
 
 
 def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
-    """Find the region of a file in the combined grid by its labels.
+    """Find the region of a file in the combined grid by its labels, for files whose values come from an equal
+    file.
 
-    This is needed if an equal file provided the values.
+    Such a file has no pieces in the combined grid.
     """
     found = {}
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items() if dim in schema.sizes):
@@ -454,8 +459,9 @@ def find_overlaps(given: Sequence[ComparedSource]) -> list[FileFinding]:
 def _find_overlaps_along(
     dim: str, given: Sequence[ComparedSource], spans: Sequence[Any]
 ) -> Iterator[FileFinding]:
-    """Yield a finding for each file that begins before an earlier file ends. Later files are not compared
-    with this file."""
+    """Yield a finding for each file that begins before an earlier file ends. Such a file is not compared with
+    later files.
+    """
     before: int | None = None
     for number in sorted(range(len(given)), key=lambda number: spans[number]):
         begin, last = spans[number][0], None if before is None else spans[before][1]
@@ -464,6 +470,6 @@ def _find_overlaps_along(
             continue
         late, other = (before, number) if given[number].number == EXISTING else (number, before)
         begins, ends = format_label(spans[late][0]), format_label(spans[other][1])
-        text = f"begins at {begins}, but {given[other].name} extends to {ends}: they overlap"
+        text = f"begins at {begins}, but {given[other].name} extends to {ends}: the files overlap"
         yield FileFinding(given[late].name, dim, text, "error", LEAVE_OUT)
         before = other

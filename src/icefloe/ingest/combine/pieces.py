@@ -24,7 +24,7 @@ EXISTING = -1
 
 
 class UndigestedError(Exception):
-    """The error for pieces whose values must be compared to combine files, but have not been hashed yet."""
+    """Error raised when combining files requires comparing values that have not been hashed yet."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -33,8 +33,8 @@ class UndigestedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of an array to combine, without values: boxes of cells, each with its position in a source,
-    as columns.
+    """The pieces of an array without values: boxes of cells with their positions in a source, stored as
+    columns.
     """
 
     source: Column
@@ -130,7 +130,7 @@ class Origin:
 
 
 class PieceArray:
-    """An array without values that consists of pieces of sources.
+    """An array without values, in which every cell refers to a cell of a source.
 
     It implements the part of numpy's interface that xarray needs to combine arrays.
     """
@@ -219,7 +219,8 @@ class PieceArray:
         edges = np.flatnonzero(np.diff(wanted) != 1) + 1
         parts = [self.pieces.select(slice(0, 0))]
         for at, run in zip(np.append(0, edges).tolist(), np.split(wanted, edges), strict=True):
-            numbers = run[run >= 0]  # cell 0 after a missing cell (-1) must not be mistaken for the next cell
+            # a missing cell (-1) followed by cell 0 must not count as two adjacent cells
+            numbers = run[run >= 0]
             if len(numbers):
                 first, skipped = int(numbers[0]), len(run) - len(numbers)
                 parts.append(self.pieces.clip(axis, first, len(numbers)).shift(axis, at + skipped - first))

@@ -40,9 +40,9 @@ of the files."""
 
 
 class CannotCombineError(InvalidInputError):
-    """The error for runs of files that xarray cannot combine.
+    """Error raised when xarray cannot combine files.
 
-    `cause` is the reason, if it is known from xarray's message.
+    `cause` is the reason if xarray's message contains it.
     """
 
     def __init__(self, reason: str, *, cause: Literal["overlap", "labels", ""] = "") -> None:
@@ -57,12 +57,12 @@ Numbered = tuple[int, FileSchema]
 
 @dataclass(frozen=True, slots=True)
 class FileRuns:
-    """The runs of files to combine, each sorted along the concatenation dimension."""
+    """The runs of files to combine. Each run is sorted along the concatenation dimension."""
 
     dim: str
     runs: Sequence[Sequence[Numbered]]
     dims: Mapping[str, tuple[str, ...]]
-    """The dimensions, after combining, of variables without the concatenation dimension."""
+    """The dimensions that variables without the concatenation dimension have after combining."""
 
     def make_datasets(self, digests: Digests) -> list[xr.Dataset]:
         """Return one dataset without data for each run of files."""
@@ -142,8 +142,9 @@ def _split_rows(
 
 
 def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
-    """Return the dimension and all files as one row if the files differ only along one dimension; otherwise
-    None."""
+    """Return the dimension and all files as one row if the files differ only along one dimension, otherwise
+    None.
+    """
     return (dim, [list(enumerate(files))]) if _differ_only_along(files, dim) else None
 
 

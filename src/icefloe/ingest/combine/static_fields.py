@@ -100,7 +100,7 @@ def find_stored_only(given: Sequence[ComparedSource], how: Combining) -> set[str
 
 
 Region = tuple[tuple[str, tuple[int, int]], ...]
-"""Start and stop along some dimensions. The stop is exclusive."""
+"""The start and the stop (exclusive) along some dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +193,15 @@ def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | Non
             continue
         members = [each for each in given if dim in each.schema.values]
         for each, usual in _find_unusual(members, dim, {}):
-            yield FileFinding(each.name, dim, f"has other labels than {usual.name}", "error", JOIN)
+            yield FileFinding(each.name, dim, f"has different labels than {usual.name}", "error", JOIN)
 
 
 def _find_unusual(
     members: Sequence[ComparedSource], name: str, digests: Mapping[tuple[int, str], str]
 ) -> Iterator[tuple[ComparedSource, ComparedSource]]:
-    """Yield each file whose values differ from the existing arrays or from most files, with a source of the
-    usual values."""
+    """Yield each file whose values differ from the existing arrays or from most files, together with a source
+    that has the usual values.
+    """
     keys = [_make_value_key(each, name, digests) for each in members]
     known = [key for key, each in zip(keys, members, strict=True) if each.is_stored]
     usual = known[0] if known else Counter(keys).most_common(1)[0][0]
@@ -236,7 +237,7 @@ def _describe_difference(one: ComparedSource, other: ComparedSource, name: str) 
     is_coordinate = variable is not None and variable.is_coordinate
     option = {"coords": "different"} if is_coordinate else {"data_vars": "all"}
     hint = Hint(
-        f"take the first one with {{compat}}, or store one for each file with {{{next(iter(option))}}}",
+        f"use the first file with {{compat}}, or store the values of each file with {{{next(iter(option))}}}",
         compat="override",
         **option,
     )

@@ -34,7 +34,9 @@ SUFFIXES = (
     *(".fits", ".fit", ".fts", ".hdf4", ".h4", ".dmrpp"),
 )
 """The suffixes of the files that are ingested from a folder."""
-_OTHERS = "; a folder contributes only files with known endings (.nc, .grib, .tif, .zarr, ...): use a pattern"
+_OTHERS = (
+    "; only files with known suffixes are taken from a folder (.nc, .grib, .tif, .zarr, ...): use a pattern"
+)
 _LISTS = (".txt", ".list", ".urls")
 REPOSITORY_FILES = ("repo", "refs/branch.main/ref.json")
 """The files that exist in every Icechunk repository, for version 2 and version 1 of the format."""
@@ -45,7 +47,7 @@ _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _KEPT_COPIES = 4
 _CONCURRENT_LOOKUPS = 16
-"""The number of names to look up concurrently."""
+"""The number of names that are looked up concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class IngestSource:
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedName:
-    """A name in the list of sources to ingest that matches nothing, and the reason."""
+    """A name in the list of sources that matches no file, with the reason."""
 
     url: str
     reason: str
@@ -106,7 +108,7 @@ class UnmatchedName:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The sources that were discovered for an ingest, and the names without a source."""
+    """The sources that were discovered for an ingest, and the names that match no source."""
 
     sources: tuple[IngestSource, ...]
     unfound: tuple[UnmatchedName, ...]

@@ -1,4 +1,6 @@
-"""Convert URLs of sources: remove secrets to print and store them, and normalize them for references."""
+"""Convert URLs of sources: remove secrets before they are printed or stored, and normalize them for
+references.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def refuse_password(url: str) -> None:
 
 
 def get_origin(url: str) -> str:
-    """Return the part of the URL that all source files on the same server or bucket share."""
+    """Return the part of a URL that is equal for all source files on one server or in one bucket."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")

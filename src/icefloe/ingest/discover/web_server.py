@@ -25,7 +25,9 @@ _TRIES = 4
 _BACKOFF_S = 0.1
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_HEAD = frozenset({400, 401, 403, 405, 501})
-"""The status codes of servers that do not support HEAD, or of URLs that are signed for GET only."""
+"""The status codes with which servers refuse HEAD requests, because they lack HEAD or the URL is signed for
+GET only.
+"""
 T = TypeVar("T")
 
 
@@ -177,11 +179,11 @@ _opener = urllib.request.build_opener(_Redirects)
 
 
 class _RefusedError(Exception):
-    """The error for a request method that the server refuses."""
+    """Error raised when the server refuses a request method."""
 
 
 class _TransientError(Exception):
-    """The error after which a request is retried."""
+    """Error raised for a transient failure, after which the request is retried."""
 
 
 class FileVersion(NamedTuple):

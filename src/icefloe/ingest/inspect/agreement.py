@@ -42,9 +42,7 @@ _GAP = 1.5
 
 @dataclass(frozen=True, slots=True)
 class FileFinding:
-    """A finding of the check that inspected files agree: an error, a warning or a note about a file or
-    variable.
-    """
+    """A finding from comparing inspected files: an error, a warning or a note about a file or variable."""
 
     source: str
     variable: str
@@ -99,8 +97,9 @@ def compare_variables(
 def _find_usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
-    """Return the most common schema of each variable, with a file that has it; the first one if several are
-    equally common."""
+    """Return the most common schema of each variable, with a file that has it. If several are equally common,
+    the first one is returned.
+    """
     counts: dict[str, Counter[Any]] = {}
     firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
     for file in files:
@@ -159,7 +158,7 @@ def _find_differences(
         and make_signature(one) != make_signature(other)
         and one.raw_dtype[1:] != one.dtype[1:]
     ):
-        yield finding("is packed or counted differently than in other files, and is encoded again", "note")
+        yield finding("has other packing or time units than in most files, and is re-encoded", "note")
     for name in _TOLD_ATTRIBUTES:
         if one.attrs.get(name) != other.attrs.get(name):
             yield finding(f"has {name} {one.attrs.get(name)!r}, others {other.attrs.get(name)!r}", "note")
@@ -229,8 +228,9 @@ def find_label_problems(
 
 
 def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
-    """Return whether all files have the same labels. With `several` unset, each file must have exactly one
-    label."""
+    """Return whether all files have the same labels. Unless `several` is set, each file must have exactly one
+    label.
+    """
     first = labels[0]
     if several:
         return all(each is first or np.array_equal(each, first) for each in labels)
@@ -238,7 +238,7 @@ def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
 
 
 def _find_disorder(dim: str, labels: Any, where: str) -> str:
-    """Describe the first label that is repeated or out of order. Return "" if there is none."""
+    """Describe the first label that is repeated or out of order. Return "" if all labels are in order."""
     if labels is None or labels.ndim != 1 or labels.size < 2:
         return ""
     if labels.dtype.kind in "iufmM":
@@ -262,8 +262,8 @@ def find_order_problems(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]],
     names: Mapping[int, str],
 ) -> Iterator[FileFinding]:
-    """Check the agreement of the order of inspected files: yield findings for coordinates that are not
-    monotonic, and for gaps.
+    """Check the order of inspected files: yield findings for coordinates that are not monotonic, and for
+    gaps.
     """
     for dim in side_by_side:
         if dim not in dataset.indexes:
@@ -271,7 +271,7 @@ def find_order_problems(
         values = dataset.indexes[dim]
         if len(values) > 1 and values.nunique() == 1:
             yield FileFinding(
-                "", dim, f"is {values[0]} in all files, which are concatenated in the given order", "note"
+                "", dim, f"is {values[0]} in all files; the files are concatenated in the given order", "note"
             )
             continue
         if not is_strictly_monotonic(values):
@@ -290,7 +290,7 @@ def is_strictly_monotonic(index: Any) -> bool:
 
 
 def is_text_index(index: Any) -> bool:
-    """Return whether the labels of an inspected file's index are text."""
+    """Return whether the index of an inspected file has text labels."""
     return index.inferred_type in ("string", "bytes")
 
 
@@ -305,7 +305,8 @@ def _describe_overlap(
     spans = sorted((box[dim], number) for number, box in boxes.items() if dim in box)
     for ((start, stop), one), ((begin, end), other) in pairwise(spans):
         if one != other and (start, stop) != (begin, end) and not values[stop - 1] < values[begin]:
-            text = f"begins at {values[begin]}, but {names[one]} extends to {values[stop - 1]}: they overlap"
+            last = values[stop - 1]
+            text = f"begins at {values[begin]}, but {names[one]} extends to {last}: the files overlap"
             return FileFinding(names[other], dim, text, "error", LEAVE_OUT)
     first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
     text = f"{values[first]} appears twice or is not in order{_FOLLOW}"

@@ -58,7 +58,7 @@ _NO_ENGINE_MESSAGES: Final = (
 
 
 class MissingEngineError(Exception):
-    """The error for an xarray engine that does not exist or is not installed."""
+    """Error raised when an xarray engine does not exist or is not installed."""
 
     def __init__(self, reason: str, remedy: str | Hint) -> None:
         super().__init__(reason, remedy)
@@ -67,7 +67,7 @@ class MissingEngineError(Exception):
 
 
 def refuse_missing(engine: str) -> None:
-    """Raise MissingEngineError unless the xarray engine to open source files is installed."""
+    """Raise MissingEngineError unless the given xarray engine is installed."""
     installed = sorted(xr.backends.list_engines())
     if engine in installed:
         return

@@ -37,7 +37,7 @@ class _Field:
 
 
 def choose_groups(files: Sequence[FileSchema], stored: Mapping[str, FileSchema]) -> list[FileSchema]:
-    """Choose the groups of GRIB files to inspect: each file as a whole or in parts, and the group of each
+    """Choose, for each GRIB file, whether it is ingested as a whole or in parts, and the target group of each
     part.
 
     The schemas of other files are returned unchanged.
@@ -96,8 +96,9 @@ def _fit_together(fields: Sequence[_Field]) -> bool:
 
 
 def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
-    """Return the level types whose variables have different levels, where at least one variable has a single
-    level."""
+    """Return the level types for which variables have different levels and at least one variable has a single
+    level.
+    """
     found: dict[Hashable, dict[str, frozenset[float]]] = {}
     for each in fields:
         levels = found.setdefault(key(each), {})
@@ -165,7 +166,7 @@ class _GroupNames:
         return Kind(*types, format_level(levels))
 
     def reduce_kind(self, kind: Kind) -> Kind:
-        """Remove the level from a kind, unless the level distinguishes groups."""
+        """Remove the level from the kind of a group, unless the level distinguishes groups."""
         is_apart = (kind.level_type, kind.step_type) in self._apart
         return Kind(kind.level_type, kind.step_type, kind.level if is_apart else "")
 

@@ -1,4 +1,4 @@
-"""List the groups of a file. A file with data in several groups is ingested as one source per group."""
+"""List the groups of a file. If several groups contain data, each one is ingested as a separate source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Groups:
 
 
 _Found = Iterator[tuple[str, Mapping[str, Any] | None]]
-"""Pairs of a group's path and its attributes; None instead of attributes for a group with arrays."""
+"""Pairs of a group's path and its attributes. The attributes are None for a group with arrays."""
 
 
 def find_groups(source: IngestSource, reading: ReadOptions) -> Groups:

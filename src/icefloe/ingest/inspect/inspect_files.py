@@ -61,7 +61,7 @@ from icefloe.virtual import VirtualDataset
 from icefloe.virtual.sources import get_container_prefix, to_location
 from icefloe.virtual.variables import VirtualVariable, make_document
 
-_LEFT_OUT = "is left out: it does not fit into one dataset with the others"
+_LEFT_OUT = "is left out: it does not fit into one dataset with the other variables"
 _TAKE_ALONE = Hint(
     "ingest it separately with {source_group} or with {engine} {open_options}",
     source_group=None,
@@ -73,16 +73,16 @@ _FILES_TOGETHER = 64
 _LOOKS_PER_CORE = 4
 
 _MOST = 8
-"""The number of names above which lists are shortened in messages."""
+"""The maximum number of names that messages list."""
 _SELECT = Hint("select one as source group ({source_group})", source_group=None)
 _SELECT_VARIABLES = Hint("select the other variables ({variables})", variables=None)
 _NO_GROUPS = Groups()
 _Offered: TypeAlias = Mapping[str, Sequence[str]]
 """The data variables in each group of a file, by path."""
 
-_NOT_IN_CHUNKS = "its values are not in chunks that can be referenced"
+_NOT_IN_CHUNKS = "its values are not stored in chunks that references can point to"
 _MADE_UP = "phony_dim_"
-_TEXT = "it is variable-length text, which is not stored in its chunks"
+_TEXT = "it is variable-length text, whose values are stored outside of its chunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def _add_documents(
 
 
 def refuse_without_data(found: FileSchema | BadFile, reading: ReadOptions) -> FileSchema | BadFile:
-    """Return a BadFile instead of a schema if an inspected file contributes no data variable."""
+    """Return a BadFile instead of a schema if a file has no data variable to ingest."""
     if isinstance(found, BadFile):
         return _explain_missing_group(found, reading) if reading.group and not found.is_sound else found
     if list_data_variables(found, reading.variables):
@@ -309,7 +309,7 @@ def refuse_without_data(found: FileSchema | BadFile, reading: ReadOptions) -> Fi
 
 
 def _explain_missing_group(bad: BadFile, reading: ReadOptions) -> BadFile:
-    """Return the BadFile with a better explanation if the source group is missing in the file."""
+    """Explain the reason of a BadFile better if the source group does not exist in the file."""
     groups = _find_groups(bad.source, reading)
     if not groups or any(_is_below(path, reading.group or "") for path in groups):
         return bad
@@ -494,7 +494,7 @@ def _find_lost_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) ->
             has, had = (
                 _format_names([group or "the root" for group in each]) for each in (sorted(now[url]), gone)
             )
-            yield BadFile(file.source, f"its data was in {had} when it was ingested, and now is in {has}")
+            yield BadFile(file.source, f"its data was in {had} when it was ingested, but is in {has} now")
 
 
 def _find_reserved_names(files: Sequence[FileSchema]) -> Iterator[BadFile]:

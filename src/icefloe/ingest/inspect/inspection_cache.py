@@ -1,4 +1,4 @@
-"""Cache the schemas of inspected files for the next run if this run fails.
+"""Keep the schemas of inspected files for the next run if this run fails.
 
 After a run that reports problems, the user repairs or skips some files and runs again, and all other files do
 not have to be opened a second time. The schemas are stored in one chunk object that no snapshot references.
@@ -116,12 +116,13 @@ def _decode_schema(encoded: Any) -> dict[str, Any]:
 
 
 class _NotEncodableError(Exception):
-    """The error for a value of a type that is not stored, such as a date in a non-standard calendar."""
+    """Error raised for values of a type that cannot be cached, such as dates in a non-standard calendar."""
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to lists, maps, numbers, text and bytes. Types that msgpack lacks become tagged
-    lists."""
+    """Convert a value to lists, maps, numbers, text and bytes. Values of types that msgpack lacks become
+    tagged lists.
+    """
     if isinstance(value, FileSchema | VariableSchema):
         names = [each.name for each in fields(value) if each.name not in _NOT_KEPT]
         return {name: _encode(getattr(value, name)) for name in names}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _CHUNK_CACHE_BYTES = 1 << 20
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
-"""The file name suffixes for which xarray chooses cfgrib."""
+"""The file name suffixes of files that xarray opens with cfgrib."""
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
 """The first bytes of other formats, whose files may contain the bytes `GRIB`."""
@@ -135,8 +135,8 @@ def _open(
         refuse_missing(engine)
     if source.is_repository:
         if engine is not None:
-            reason = f"an Icechunk repository is not read by the engine {engine}"
-            raise MissingEngineError(reason, Hint("leave {engine} out", engine=None))
+            reason = f"the engine {engine} cannot read an Icechunk repository"
+            raise MissingEngineError(reason, Hint("omit {engine}", engine=None))
         return _open_references(source, reading, options)
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _open_references(source, reading, options)
@@ -206,7 +206,7 @@ def _shrink_chunk_caches() -> Iterator[None]:
 
 
 def _open_references(source: IngestSource, reading: ReadOptions, options: Mapping[str, Any]) -> xr.Dataset:
-    """Open a source through references to its chunks."""
+    """Open a source as references to its chunks."""
     from icefloe.virtual.values import open_dataset, open_store
 
     dataset = virtualize_source(source, reading)

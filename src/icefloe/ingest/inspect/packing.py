@@ -1,5 +1,4 @@
-"""Compare the encodings of variables, and encode values without loss so that xarray decodes them from
-Zarr."""
+"""Compare the encodings of variables, and encode values losslessly so that xarray decodes them from Zarr."""
 
 from __future__ import annotations
 
@@ -144,8 +143,8 @@ def encode_variable(
         if found is not None:
             return found
     raise InvalidInputError(
-        f"{name} cannot be stored: Zarr attributes cannot describe its values ({variable.dtype}), or that"
-        " some are missing; leave it out, or complete the files",
+        f"{name} cannot be stored: Zarr attributes cannot describe its values ({variable.dtype}) or which of "
+        "them are missing; leave it out, or complete the files",
         ErrorKind.INVALID_ARRAY_METADATA,
     )
 
@@ -160,7 +159,7 @@ def _list_finer_time_encodings(variable: xr.Variable, packing: Mapping[str, Any]
 
 
 def _try_encoding(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
-    """Encode a variable. Return None if decoding would return other values."""
+    """Encode a variable, and return None if decoding would not restore the same values."""
     whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
     if is_text(whole):
         return whole if not encoding else None

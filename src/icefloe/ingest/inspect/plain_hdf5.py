@@ -40,7 +40,7 @@ _KEPT_BYTES = 1 << 16
 
 
 class _AmbiguousError(Exception):
-    """The error for a property of a file that engines may interpret differently."""
+    """Error raised for a property of a file that engines may interpret differently."""
 
 
 def is_plain(reading: ReadOptions) -> bool:

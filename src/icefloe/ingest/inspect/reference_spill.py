@@ -140,7 +140,7 @@ class ReferencedVariable:
         inline_coords: bytes,
         inline: Sequence[bytes],
     ) -> ReferencedVariable:
-        """Create references from the items of the spill that `pack` returned."""
+        """Create references from the items that `pack` returned."""
         rank = len(grid)
         places = (
             np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _list_coords(grid)[:count]

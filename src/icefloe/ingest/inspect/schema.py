@@ -31,7 +31,9 @@ sent to the driver."""
 
 @dataclass(frozen=True, slots=True)
 class DigestTask:
-    """A task for an executor while files are inspected: hash the values of some variables of a source."""
+    """A task for an executor that hashes the values of some variables of a source, so that files can be
+    compared.
+    """
 
     source: IngestSource | StoredGroup
     reading: ReadOptions
@@ -52,9 +54,9 @@ def inspect_file(source: IngestSource, reading: ReadOptions) -> FileSchema | Bad
 
 
 def make_bad_file(source: IngestSource, error: Exception) -> BadFile:
-    """Return a BadFile instead of a schema if a file cannot be opened.
+    """Return a BadFile that explains why a file cannot be opened.
 
-    The file itself is valid if only a package is missing.
+    If only a package is missing, the file itself counts as readable.
     """
     if isinstance(error, MissingEngineError):
         return BadFile(source, error.reason, error.remedy, is_sound=True)
@@ -90,7 +92,7 @@ def describe_dataset(
 
 
 def list_small(dataset: xr.Dataset) -> Iterator[str]:
-    """Yield the variables whose values become part of a file's schema: 1-D coordinates, small tables and
+    """Yield the variables whose values are stored in a file's schema: 1-D coordinates, small tables and
     bounds of times.
 
     Bounds of times may have units that differ between files although they have no attribute of their own.

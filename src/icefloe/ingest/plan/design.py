@@ -142,7 +142,7 @@ def list_changed_chunks(designs: Sequence[Design]) -> Counts:
 
 
 class LargeBatchError(Exception):
-    """The error for a design of a batch that changes more chunks than one commit may change."""
+    """Error raised when a batch changes more chunks than one commit may change."""
 
     def __init__(self, designs: Sequence[Design], commits: int) -> None:
         super().__init__(f"the batch needs {commits} commits")
@@ -191,8 +191,9 @@ def refuse_large_file(
 
 
 def _split_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> list[Sequence[FileSchema]]:
-    """Split a batch into the number of parts that fit into one commit each. Raise an error if the batch is a
-    single file."""
+    """Split a batch into parts that fit into one commit each. Raise an error if the batch is a
+    single file.
+    """
     count = len({file.source.url for file in batch})
     if count == 1:
         check_changed_chunks(

@@ -223,6 +223,8 @@ class _Layout:
     def plan_spill(self) -> _Strategy | None:
         """Plan to read each source chunk once, spill it in pieces, and assemble the blocks from the pieces.
         Return None if there is not enough memory."""
+        # The two passes run one after the other, so each may use the whole memory: the first for a block of
+        # source chunks and the piece that is written, the second for a block and the piece that is read.
         memory = self.memory_bytes
         beside = max(self.writing_bytes, memory // 3)
         room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
@@ -390,6 +392,8 @@ class _Finder:
         """Return the pieces that overlap a box, clipped to it, with positions relative to the box."""
         found = self._pieces
         if self._axis is not None:
+            # Pieces are sorted by start only. A piece that begins before the box can reach into it by at most
+            # the length of the longest piece.
             begins = found.starts[:, self._axis]
             first = begins.searchsorted(start[self._axis] - self._longest + 1)
             last = begins.searchsorted(stop[self._axis])

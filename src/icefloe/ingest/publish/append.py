@@ -36,7 +36,7 @@ from icefloe.session import Session
 
 
 class NotAppendedError(Exception):
-    """The error for staged data that cannot be appended, and has to be combined with the target again."""
+    """Error raised when staged data cannot be appended and must be combined with the target again."""
 
 
 @dataclass(frozen=True, slots=True)

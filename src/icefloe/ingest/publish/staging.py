@@ -56,7 +56,7 @@ _active_branches: set[str] = set()
 
 
 class OvertakenError(Exception):
-    """The error for staged data that must be written again, because another ingest published first."""
+    """Error raised when staged data must be written again, because another ingest published first."""
 
 
 @dataclass(frozen=True, slots=True)

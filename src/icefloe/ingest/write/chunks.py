@@ -185,7 +185,7 @@ def write_groups(groups: Sequence[GroupBlocks], executor: Executor, results: Wri
 
 
 class _ReadError(Exception):
-    """The error for a source that cannot be read."""
+    """Error raised when a source cannot be read."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)

@@ -17,7 +17,7 @@ LONG_ID: int = 16
 
 @dataclass(slots=True)
 class LegacyFindings:
-    """The findings of the decoders of legacy structures: tolerated problems, and ids that were shortened."""
+    """The findings of the decoders of old formats: tolerated problems, and ids that were shortened."""
 
     tell: Callable[[str], None] = lambda text: None
     """A function that receives each distinct note once."""
@@ -26,7 +26,7 @@ class LegacyFindings:
     """The original ids of 16 bytes, by their shortened ids of 12 bytes."""
 
     def note(self, text: str) -> None:
-        """Record a problem in a legacy structure that was tolerated."""
+        """Record a problem in an old file that was tolerated."""
         if text not in self.notes:
             self.notes[text] = None
             self.tell(text)
@@ -89,14 +89,16 @@ def make_damage_error(message: str) -> FormatError:
 
 
 def to_number(value: Any, place: str, bits: int = 64) -> int:
-    """Return a non-negative integer of a legacy structure that fits into a number of bits."""
+    """Return a value as a non-negative integer that fits into a number of bits; raise an error for other
+    values.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
         raise make_damage_error(f"{place}: expected an integer below 2**{bits}, not {show_value(value)}")
     return value
 
 
 def to_text(value: Any, place: str) -> str:
-    """Return a text of a legacy structure that can be encoded as UTF-8."""
+    """Return a value as a text that can be encoded as UTF-8; raise an error for other values."""
     if not isinstance(value, str):
         raise make_damage_error(f"{place}: {describe_type(value)}, expected a text")
     try:
@@ -109,7 +111,7 @@ def to_text(value: Any, place: str) -> str:
 
 
 def to_items(value: Any, place: str) -> Sequence[Any]:
-    """Return a list of a legacy structure. None counts as an empty list."""
+    """Return a value as a list; raise an error for other types. None counts as an empty list."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -118,7 +120,7 @@ def to_items(value: Any, place: str) -> Sequence[Any]:
 
 
 def to_pairs(value: Any, place: str) -> Mapping[Any, Any]:
-    """Return a map of a legacy structure. None counts as an empty map."""
+    """Return a value as a map; raise an error for other types. None counts as an empty map."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -149,7 +151,7 @@ def to_time_us(value: Any, place: str) -> int:
 
 
 def to_bytes(value: Any, place: str) -> bytes:
-    """Return bytes of a legacy structure, which JSON represents as a list of numbers."""
+    """Return a value as bytes, which JSON represents as a list of numbers."""
     if isinstance(value, bytes):
         return value
     try:
@@ -159,7 +161,7 @@ def to_bytes(value: Any, place: str) -> bytes:
 
 
 def show_value(value: Any) -> str:
-    """Shorten a value of a legacy structure for an error message."""
+    """Shorten a value for an error message."""
     whole = (
         repr(value)
         if not isinstance(value, Mapping | list | tuple) or len(value) < 8
@@ -169,7 +171,7 @@ def show_value(value: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """Describe the type of a value in a legacy structure for an error message."""
+    """Describe the type of a value for an error message."""
     if isinstance(value, Mapping | list | tuple):
         return f"a {'map' if isinstance(value, Mapping) else 'list'} of {len(value)}"
     return "nothing" if value is None else f"a {type(value).__name__}"

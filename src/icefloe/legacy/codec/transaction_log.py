@@ -39,7 +39,7 @@ TRANSACTION_LOG: Final = Structure(
 )
 
 RankOf = Callable[[NodeId], int | None]
-"""Returns the number of dimensions of an array; None for groups and missing nodes."""
+"""A function that returns the number of dimensions of an array, or None for groups and missing nodes."""
 
 
 def read_transaction_log(

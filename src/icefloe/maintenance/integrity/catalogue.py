@@ -79,8 +79,8 @@ class Catalogue:
         return rows[places[there]], there
 
     def with_new_parents(self, rows: Rows) -> Ids:
-        """Return the snapshots in the checksum catalogue that only got another parent, which is also in
-        the catalogue.
+        """Return the snapshots in the checksum catalogue of which only the parent changed, if the new parent
+        is also in the catalogue.
         """
         content, parents = (
             select_kind(rows, WITHOUT_PARENT),

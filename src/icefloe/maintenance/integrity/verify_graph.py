@@ -48,8 +48,9 @@ _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
 _KEY: Final = np.dtype([("node", "S8"), ("manifest", "S12"), ("digest", "<u8")])
 _FACTOR: Final = 0x9E3779B97F4A7C15
 _MANY_REFS: Final = 100_000
-"""The number of references from which only two manifests are checked at the same time. Half a million
-references take up to 300 MB."""
+"""The number of references above which only two manifests are checked at the same time. Half a million
+references take up to 300 MB.
+"""
 _checking_large = tuple(fork_safe_lock() for _ in range(2))
 
 

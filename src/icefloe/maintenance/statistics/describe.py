@@ -76,7 +76,7 @@ def complete_statistics(
     """Load the statistics to describe an array, read the chunks that have none, and return how many were
     read.
 
-    None if the array has no chunks or its data type has no statistics.
+    Return None if the array has no chunks, or if its data type has no statistics.
     """
     chunks = list_chunks(session, path)
     if chunks is None:

@@ -47,21 +47,19 @@ class ArrayChunks:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of chunks along each dimension of an array whose statistics are looked up."""
+        """The number of chunks along each dimension."""
         return self.grid.counts
 
     def clips(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return how many cells of chunks are inside the array along each dimension, to look up
-        statistics.
-        """
+        """Return how many cells of the given chunks are inside the array, along each dimension."""
         return _take_sizes(self._sizes(clipped=True), numbers, self.counts)
 
     def shapes(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the shapes of chunks whose statistics are looked up."""
+        """Return the shapes of the given chunks."""
         return _take_sizes(self._sizes(clipped=False), numbers, self.counts)
 
     def count_cells(self) -> NDArray[np.int64]:
-        """Count the cells of each chunk that are inside an array whose statistics are looked up."""
+        """Count the cells of each chunk that are inside the array."""
         cells = np.ones(1, np.int64)
         for sizes in self._sizes(clipped=True):
             cells = np.multiply.outer(cells, sizes.astype(np.int64)).ravel()
@@ -93,9 +91,7 @@ def _take_sizes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkStatistics:
-    """The statistics of an array's chunks, looked up at one snapshot, one row per chunk of its grid in C
-    order.
-    """
+    """The statistics of an array's chunks at one snapshot, one row per chunk of its grid in C order."""
 
     chunks: ArrayChunks
     known: NDArray[np.bool_]
@@ -107,12 +103,14 @@ class ChunkStatistics:
 
     @property
     def meaning(self) -> Meaning:
-        """The meaning of the array whose chunk statistics were looked up."""
+        """The meaning of the array's chunks: the rule that decodes them."""
         return self.chunks.meaning
 
 
 def list_chunks(session: Session, path: str) -> ArrayChunks | None:
-    """List the chunks of an array to look up their statistics; None if its type or grid has none."""
+    """List the chunks of an array to look up their statistics; None if its data type or chunk grid does not
+    support statistics.
+    """
     workspace = session._workspace
     node = workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
@@ -213,7 +211,7 @@ def _mix_keys(
 
 
 def to_rows(found: ChunkStatistics, wanted: Any = slice(None)) -> Rows:
-    """Return the looked-up statistics of all or some references as rows for a file."""
+    """Return the statistics of all or some references as rows for a statistics file."""
     chunks = found.chunks
     numbers = chunks.numbers[wanted]
     kept = found.known[numbers] & chunks.is_checked[wanted]

@@ -27,7 +27,7 @@ TURN: Final = 360.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoordinateAxis:
-    """An axis in which the cells to extract are looked up, with the values of its coordinate."""
+    """A dimension along which cells are looked up, with the values of its coordinate."""
 
     column: Column
     axis: int
@@ -38,14 +38,12 @@ class CoordinateAxis:
 
     @property
     def name(self) -> str:
-        """The name of the coordinate in which cells to extract are looked up."""
+        """The name of the coordinate."""
         return self.column.name
 
     @property
     def is_closed(self) -> bool:
-        """True if the longitudes of the cells to extract cover the whole globe, so that the last cell is next
-        to the first.
-        """
+        """True if the longitudes cover the whole globe, so that the last cell is next to the first."""
         if not self.turns or len(self.values) < 2:
             return False
         step = abs(self.values[-1] - self.values[0]) / (len(self.values) - 1)
@@ -53,7 +51,7 @@ class CoordinateAxis:
 
 
 def to_numbers(values: Values) -> Floats:
-    """Convert coordinate values to floats, to look up the cells to extract.
+    """Convert coordinate values to floats, for the lookup of cells.
 
     Times become microseconds since 1970.
     """
@@ -113,8 +111,8 @@ def group_by_chunk(edges: Sequence[Indices], cells: Sequence[Indices]) -> Iterat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtractionBlocks:
-    """The blocks of an extraction along all dimensions in which cells are not looked up, such as time, one
-    per task.
+    """The blocks of an extraction: ranges of the dimensions in which no cells are looked up, such as time. A
+    task reads one block at a time.
     """
 
     plan: ScanPlan
@@ -123,7 +121,7 @@ class ExtractionBlocks:
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """The dimensions of an extraction in which cells are not looked up."""
+        """The dimensions of an extraction in which no cells are looked up."""
         return tuple(axis for axis in range(len(self.plan.edges)) if axis not in self.axes)
 
     @property
@@ -149,8 +147,8 @@ class ExtractionBlocks:
         return total
 
     def block(self, number: int) -> Block:
-        """Return a block of an extraction of cells by number: its span along each dimension that is not
-        looked up.
+        """Return a block of an extraction by number, as a span of each dimension in which no cells are looked
+        up.
         """
         shape = [len(self.plan.edges[axis]) for axis in self.rest]
         places = np.unravel_index(number, shape) if shape else ()

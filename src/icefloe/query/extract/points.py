@@ -266,7 +266,7 @@ def _find_neighbours(axis: CoordinateAxis, wanted: Floats) -> Found:
 
 
 def _turn(wanted: Floats, labels: Floats) -> Floats:
-    """Shift longitudes by multiples of 360 degrees into the turn that starts at the first label."""
+    """Shift longitudes by multiples of 360 degrees into the full circle that starts at the first label."""
     turned = (wanted - labels[0]) % TURN + labels[0]
     return np.where((wanted >= labels[0]) & (wanted <= labels[-1]), wanted, turned)
 

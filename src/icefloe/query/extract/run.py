@@ -21,8 +21,9 @@ Extraction: TypeAlias = PointPlan | ZonePlan
 
 
 def divide_blocks(job: Extraction, slots: int) -> list[range]:
-    """Divide the blocks of an extraction into tasks: as many as run at a time, or more if a task would read
-    more than the bytes of a partition."""
+    """Divide the blocks of an extraction into tasks: one per slot, or more if a task would otherwise read
+    more bytes than a partition may have.
+    """
     count = job.slices.count
     size = max(job.slices.count_bytes(job.cells) * count, 1)
     tasks = min(max(slots, -(-size // job.scan.partition_bytes)), count)

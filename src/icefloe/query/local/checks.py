@@ -76,7 +76,7 @@ def _run_query(text: str, session: Session) -> Failure | None:
     _, select = parse_select(text, (TABLE,))
     if _is_total(select):
         ((count,),) = (row.values() for row in rows)
-        return Failure(f"counted {count}, and must count 0", tuple(rows)) if count else None
+        return Failure(f"returned the count {count}, but must return 0", tuple(rows)) if count else None
     if not rows:
         return None
     shown = "; ".join(", ".join(f"{name}={value}" for name, value in row.items()) for row in rows)
@@ -101,7 +101,7 @@ def _call(text: str, session: Session) -> Failure | None:
         return None
     value = said.item() if getattr(said, "ndim", None) == 0 else said  # a boolean of numpy or xarray
     if not isinstance(value, bool):
-        return Failure(f"returned {value!r}, and must return True, None, or a message")
+        return Failure(f"returned {value!r}, but must return True, None, or a message")
     return None if value else Failure("returned False")
 
 

@@ -19,8 +19,8 @@ _THREADS: Final = 4
 
 
 def collect_moments(session: Session, aggregation: Aggregation) -> tuple[pa.Table, dict[Moment, Values]]:
-    """Collect the results of a local aggregation: a table with the keys of groups, and a value per group and
-    moment.
+    """Collect the results of a local aggregation in a table with the keys of the groups, and a value per
+    group and moment.
 
     Without keys there is exactly one group, even if it has no cells.
     """

@@ -47,7 +47,7 @@ _OPERATORS: Final[Mapping[str, type[exp.Expr]]] = {
 class LocalScan(TableScan):
     """A local scan in this process: rows of arrays, read as Arrow tables.
 
-    `sel`, `isel` and `select` return another scan. Libraries that accept Arrow streams, such as DuckDB,
+    `sel`, `isel` and `select` return a narrower scan. Libraries that accept Arrow streams, such as DuckDB,
     Polars and pyarrow, read a scan directly.
     """
 
@@ -155,7 +155,7 @@ class LocalScan(TableScan):
             point. Latitudes and longitudes may be two-dimensional with `nearest`.
         tolerance
             With `nearest`, the maximum distance in units of the coordinate, or one per coordinate. Points
-            without a cell so near have null values.
+            without a cell within this distance have null values.
 
         Returns
         -------

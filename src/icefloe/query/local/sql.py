@@ -142,7 +142,7 @@ def _find_select(query: Query) -> exp.Select:
         if value and clause not in _CLAUSES:
             _refuse(f"the clause {clause.upper()}")
     if tree.find(exp.Window, exp.Lateral, exp.TableSample, exp.Pivot):
-        _refuse("windows, laterals, samples and pivots")
+        _refuse("window definitions, LATERAL, TABLESAMPLE and PIVOT")
     return tree
 
 
@@ -255,7 +255,7 @@ def _find_keys(found: LocalScan, select: exp.Select) -> tuple[list[GroupTerm], l
             key = next((s.unalias() for s in select.selects if s.alias == each.name), each)
         text = _find_term(key)
         if text is None:
-            _refuse(f"groups by {key.sql('spark')}")
+            _refuse(f"GROUP BY {key.sql('spark')}")
         try:
             terms.append(parse_term(found.coordinates, text))
         except IcechunkError:
@@ -342,7 +342,7 @@ def _find_order(select: exp.Select, outputs: Mapping[str, str]) -> list[tuple[st
         first = each.args.get("nulls_first")
         descending = bool(each.args.get("desc"))
         if first is not None and bool(first) == descending:
-            _refuse("NULLS FIRST and NULLS LAST in other orders than the default")
+            _refuse("a position of nulls that is not the default of the sort direction")
         found.append((name, "descending" if descending else "ascending"))
     return found
 

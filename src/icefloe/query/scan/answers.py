@@ -82,6 +82,8 @@ def decide_blocks(
         skipped |= found.grid.reduce(found.filtered.never, np.logical_and)
         entire &= found.grid.reduce(found.filtered.entire, np.logical_and)
     known = _find_usable(variables, moments, shape)
+    # If the filters and the moments concern one variable, missing values do not matter: a block can be
+    # answered if all of its non-missing values satisfy the filters, not only if all of its cells do.
     if len(names) == 1 and {moment.variable for moment in moments} - {""} <= names & variables.keys():
         (only,) = (variables[name] for name in names & variables.keys())
         if only.filtered is not None:

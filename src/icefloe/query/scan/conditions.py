@@ -26,8 +26,8 @@ OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a scan's condition for whole chunks: where it may hold and where it must hold, from their
-    extremes.
+    """The result of a condition for whole chunks, derived from their extremes: whether it may hold, and
+    whether it must hold.
     """
 
     may: Mask

@@ -1,7 +1,7 @@
 """Decide from chunk statistics which blocks of a scan are skipped, answered without reading, or read.
 
 Blocks are bounded by chunk borders that all variables share, so each contains whole chunks of each variable.
-It is answered from statistics if it is selected completely, belongs to one group, and the statistics
+A block is answered from statistics if it is selected completely, belongs to one group, and the statistics
 determine which cells of each chunk satisfy the conditions: all, none, or all that are not missing.
 """
 
@@ -26,9 +26,7 @@ Spans = Sequence[NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class ChunkCounts:
-    """The number of chunks that data skipping leaves out of a scan, that statistics answer, and that are
-    read.
-    """
+    """The number of chunks that a scan skips, answers from statistics, and reads."""
 
     chunks: int = 0
     """The number of chunks of the scanned variables in the whole table."""
@@ -38,7 +36,7 @@ class ChunkCounts:
 
     @property
     def skipped(self) -> int:
-        """The number of chunks left out by data skipping, neither read nor answered from statistics."""
+        """The number of chunks that a scan neither reads nor answers from statistics."""
         return self.chunks - self.answered - self.read
 
     def __str__(self) -> str:
@@ -55,7 +53,7 @@ class TableStatistics:
     loaded: dict[str, ChunkStatistics | None] = field(default_factory=dict)
 
     def get(self, column: Column) -> ChunkStatistics | None:
-        """Return the chunk statistics for data skipping of a variable; None if there are none."""
+        """Return the chunk statistics of a variable, or None if there are none."""
         if column.array is None:
             return None
         path = column.array.path
@@ -64,8 +62,9 @@ class TableStatistics:
         return self.loaded[path]
 
     def estimate_middle(self, column: Column) -> float | None:
-        """Estimate the middle of a variable's values from the statistics for data skipping; None without
-        statistics."""
+        """Estimate the middle of a variable's values from its chunk statistics, or return None without
+        statistics.
+        """
         found = self.get(column)
         if found is None or not found.meaning.has_sums:
             return None
@@ -110,16 +109,14 @@ class BlockGrid:
 
     @property
     def chunks(self) -> NDArray[np.int64]:
-        """The number of chunks of the variable in each block, for data skipping."""
+        """The number of chunks of the variable in each block of a scan."""
         found = np.ones((), np.int64)
         for axis in sorted(self._sizes):
             found = np.multiply.outer(found, self._sizes[axis])
         return np.asarray(found)
 
     def reduce(self, values: Values, operation: Any) -> Values:
-        """Reduce values per chunk, in the order of the chunk grid, to one value per block, for data
-        skipping.
-        """
+        """Reduce values per chunk, in the order of the chunk grid, to one value per block of a scan."""
         found = values.reshape(self._counts)
         if not self._is_whole:
             found = found[np.ix_(*self._rows)]
@@ -147,7 +144,7 @@ class FilteredChunks:
 
 
 def filter_chunks(found: ChunkStatistics, coding: Coding, filters: Sequence[ValueFilter]) -> FilteredChunks:
-    """Evaluate the filters of one variable on its statistics for data skipping.
+    """Evaluate the filters of one variable on its chunk statistics.
 
     Chunks without statistics are read.
     """
@@ -167,7 +164,7 @@ def filter_chunks(found: ChunkStatistics, coding: Coding, filters: Sequence[Valu
 
 
 def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Values]:
-    """Decode the minimum and the maximum of each chunk for data skipping, in ascending order."""
+    """Decode the minimum and the maximum of each chunk, in ascending order."""
     ordered = is_number(coding.arrow) or coding.arrow == TIMESTAMP
     if not found.meaning.has_extremes or not ordered:
         nothing = np.full(len(found.cells), np.nan)
@@ -179,7 +176,7 @@ def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Val
 
 
 def count_chunks(columns: Sequence[Column]) -> int:
-    """Return the total number of chunks of some variables that data skipping considers."""
+    """Count the chunks of the given variables of a scan."""
     arrays = {column.array.path: column.array for column in columns if column.array is not None}
     return sum(
         int(np.prod([len(edges) - 1 for edges in array.edges], dtype=np.int64)) for array in arrays.values()
@@ -195,7 +192,7 @@ def combine_masks(masks: Sequence[Mask], shape: tuple[int, ...]) -> Mask:
 
 
 def group_filters(filters: Sequence[ValueFilter]) -> Mapping[str, list[ValueFilter]]:
-    """Group the filters of a scan by the name of their variable, for data skipping."""
+    """Group the filters of a scan by the name of their variable."""
     found: dict[str, list[ValueFilter]] = {}
     for each in filters:
         found.setdefault(each.variable, []).append(each)
@@ -208,7 +205,7 @@ def find_skipped(
     filters: Sequence[ValueFilter],
     find_column: Callable[[str], Column],
 ) -> Mask:
-    """Return a mask of the blocks that data skipping leaves out, because no cell satisfies all filters."""
+    """Return a mask of the blocks that a scan skips, because no cell in them satisfies all filters."""
     skipped = np.zeros(tuple(map(len, spans)), np.bool_)
     for name, mine in group_filters(filters).items():
         column = find_column(name)

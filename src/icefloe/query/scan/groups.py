@@ -46,7 +46,7 @@ class GroupedAxis:
 
     @property
     def groups(self) -> int:
-        """The number of groups along one dimension of a scan with GROUP BY."""
+        """The number of groups along one dimension of a scan."""
         return len(self.firsts)
 
     def key(self, term: GroupTerm) -> GroupTerm:

@@ -52,7 +52,7 @@ class TableScan:
     """Conditions on variables. The scan returns all rows that satisfy them, and may return other rows."""
 
     def sel(self, indexers: Mapping[str, Any] | None = None, **labels: Any) -> Self:
-        """Restrict the plan of a scan to cells by the labels of their coordinates, like xarray's `sel`.
+        """Restrict a scan to the cells with the given coordinate labels, like xarray's `sel`.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class TableScan:
         return replace(self, selection=select_labels(self.coordinates, self.selection, wanted))
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
-        """Restrict the plan of a scan to cells by their positions along dimensions, like xarray's `isel`.
+        """Restrict a scan to the cells at the given positions along dimensions, like xarray's `isel`.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class TableScan:
         return replace(self, selection=select_positions(self.table, self.selection, wanted))
 
     def select(self, *names: str | Iterable[str]) -> Self:
-        """Restrict the plan of a scan to some columns. Other variables are not read.
+        """Restrict a scan to the given columns. Other variables are not read.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class TableScan:
     def plan(self) -> ScanPlan:
         """Plan a scan: divide the chunks among tasks.
 
-        Chunks in which no cell satisfies the filters are left out.
+        Chunks in which no cell satisfies the filters are skipped.
         """
         made = make_plan(self.table, self.selection, partition_bytes=self.partition_bytes)
         if self.statistics is None or not self.filters:
@@ -97,11 +97,11 @@ class TableScan:
 
     @property
     def title(self) -> str:
-        """A title of the planned scan for Spark's web pages: repository, version and arrays."""
+        """A title of the planned scan for Spark's web UI: repository, version and arrays."""
         return self.title_of(column.name for column in self.table.variables)
 
     def title_of(self, variables: Iterable[str]) -> str:
-        """Return a title of the planned scan for Spark's web pages with the given variables."""
+        """Return a title of the planned scan for Spark's web UI with the given variables."""
         prefix = self.table.group.rstrip("/") + "/"
         arrays = ", ".join(prefix + name for name in variables)
         return f"{self.location} @ {self.session.snapshot_id}: {arrays or self.table.group}"
@@ -128,7 +128,7 @@ class Span:
 
     @property
     def count(self) -> int:
-        """The number of selected indices in a range of a scan's plan."""
+        """The number of selected indices of a span."""
         return self.stop - self.start if self.wanted is None else len(self.wanted)
 
 
@@ -166,17 +166,17 @@ class ScanPlan:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions in the plan of a scan."""
+        """The number of partitions of a scan."""
         return len(self.starts) - 1
 
     def blocks(self, partition: int) -> Iterator[Block]:
-        """Yield the blocks of a partition in the plan of a scan."""
+        """Yield the blocks of one partition of a scan."""
         first, last = int(self.starts[partition]), int(self.starts[partition + 1])
         numbers = range(first, last) if self.kept is None else self.kept[first:last].tolist()
         return map(self.block, numbers)
 
     def block(self, number: int) -> Block:
-        """Return a block in the plan of a scan by number."""
+        """Return a block of a scan by number."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
         return tuple(self.make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
@@ -188,12 +188,14 @@ class ScanPlan:
         """
         if wanted.all():
             return self
+        # From now on, `starts` are positions in `kept`. A partition without kept blocks starts where the next
+        # one does, so `unique` removes it.
         kept = np.flatnonzero(wanted.transpose(self.order).ravel()).astype(np.int64)
         starts = np.unique(np.searchsorted(kept, self.starts)).astype(np.int64)
         return replace(self, starts=starts if len(kept) else np.zeros(1, np.int64), kept=kept)
 
     def count_chunks(self, answered: NDArray[np.bool_] | None = None) -> ChunkCounts:
-        """Count the chunks that the plan of a scan reads, and those that statistics answer."""
+        """Count the chunks that a scan reads, skips, and answers from statistics."""
         table, shape = self.table, tuple(map(len, self.edges))
         total = count_chunks(table.variables)
         if not total or not all(shape):
@@ -208,7 +210,7 @@ class ScanPlan:
         return ChunkCounts(total, found, read)
 
     def make_span(self, axis: int, place: int) -> Span:
-        """Return a range of a dimension in the plan of a scan by number, with the selected indices in it."""
+        """Return a span of a dimension by number, with the selected indices in it."""
         start, stop = map(int, self.edges[axis][place])
         wanted = self.selection.indices[axis]
         if wanted is None:
@@ -220,7 +222,7 @@ class ScanPlan:
 
     @property
     def rows(self) -> int:
-        """The number of selected rows in the plan of a scan."""
+        """The number of rows that a scan selects."""
         return int(np.prod(self.selection.counts(self.table), dtype=np.int64))
 
 

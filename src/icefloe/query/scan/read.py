@@ -122,7 +122,7 @@ def fetch_spans(array: Any, spans: Sequence[Span]) -> Values:
 
 
 def take_spans(whole: Values, spans: Sequence[Span]) -> Values:
-    """Return the selected parts of spans from values that a scan has read."""
+    """Select the given spans from values that were already read."""
     for axis, span in enumerate(spans):
         selector = _to_selector(span)
         whole = whole[(slice(None),) * axis + (selector,)]
@@ -132,9 +132,7 @@ def take_spans(whole: Values, spans: Sequence[Span]) -> Values:
 def make_batches(
     plan: ScanPlan, block: Block, values: Sequence[Values], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Convert the values of a block that a scan has read to Arrow record batches with a limited number of
-    rows.
-    """
+    """Convert the values of a block to Arrow record batches with a limited number of rows."""
     schema = plan.table.schema
     shape = tuple(span.count for span in block)
     known: dict[tuple[Any, ...], pa.Array] = {}

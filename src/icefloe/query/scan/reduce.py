@@ -74,26 +74,27 @@ class Aggregation:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks that reduce a scan: one per partition, and one more for answers from
-        statistics.
+        """The number of tasks of an aggregation: one per partition, and one more if statistics answer some
+        blocks.
         """
         return self.plan.partitions + (self.answers is not None)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the final result of a reduced scan."""
+        """The columns of the final result of an aggregation."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((result.name, result.arrow) for result in self.results)])
 
     @property
     def partial_schema(self) -> pa.Schema:
-        """The columns of the moments to which tasks reduce a scan if partitions share groups."""
+        """The columns of the moments that tasks return if partitions share groups."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((moment.column, moment.arrow) for moment in self.moments)])
 
     @property
     def estimated_rows(self) -> int:
-        """The estimated number of rows to which all tasks reduce a scan: the groups of each block.
+        """The estimated number of rows that all tasks of an aggregation return: the sum of the groups of each
+        block.
 
         The real number is smaller if blocks of a task share groups, and larger if its blocks do not form a
         box.
@@ -225,6 +226,8 @@ def _plan_blocks(
     made = make_plan(table, selection, partition_bytes=partition_bytes, order=order)
     inner = int(np.prod([len(made.edges[axis]) for axis in order[len(apart) :]], dtype=np.int64))
     boxes = int(np.prod([len(made.edges[axis]) for axis in apart], dtype=np.int64))
+    # Too few boxes would leave slots idle. Then partitions share groups, and grow so that each of them
+    # reduces enough cells per group to be worth the combination of partial results.
     if made.partitions > 1 and boxes < min(made.partitions, slots):
         groups = int(np.prod([axis.groups for axis in axes], dtype=np.int64))
         wanted = max(made.rows // max(_CELLS_PER_GROUP * groups, 1), slots)
@@ -268,15 +271,15 @@ def _estimate_middles(session: Session, made: ScanPlan, variables: set[str]) -> 
         numbers, missing = decode_numbers(column, raw)
         there = (numbers if missing is None else numbers[~missing]).astype(np.float64)
         there = there[np.isfinite(there)]  # an infinite shift would make all squares NaN
-        # Not the mean: a few outliers, such as undeclared fill values, would take the digits of all other
-        # values. A sample is enough.
+        # The mean is unsuitable: a few outliers, such as undeclared fill values, would cost all other values
+        # their precision. A sample is enough.
         sample = there[:: -(-there.size // _SAMPLE)] if there.size else np.zeros(1)
         found[column.name] = float(np.median(sample))
     return found
 
 
 def reduce_partition(session: Session, aggregation: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
-    """Reduce one partition to final results, or to moments to be combined later."""
+    """Reduce one partition to final results, or to moments that are combined later."""
     if partition == aggregation.plan.partitions:
         yield _make_answers(aggregation)
         return
@@ -367,14 +370,14 @@ def to_bigint(sums: Values, empty: Mask) -> pa.Array:
 
 
 def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
-    """Decode the values of a column to reduce as numbers, with a mask of missing values."""
+    """Decode the values of a column as numbers, with a mask of missing values."""
     if column.coding is None:
         return raw, None
     return column.coding.decode(raw)
 
 
 class GroupMoments:
-    """The moments to which groups are reduced in some blocks of a scan, as arrays over the grid of groups."""
+    """The moments of the groups in some blocks of a scan, as arrays over the grid of groups."""
 
     def __init__(self, aggregation: Aggregation, blocks: Sequence[Block]) -> None:
         self._axes = aggregation.axes
@@ -390,7 +393,7 @@ class GroupMoments:
         self._held = {moment: np.full(shape, *_get_initial(moment)) for moment in aggregation.moments}
 
     def column(self, moment: Moment) -> Values:
-        """Return one moment of all reduced groups of a scan, in the order of the dimensions."""
+        """Return one moment of all groups, in the order of the dimensions."""
         return self._held[moment].reshape(-1)
 
     def add(self, block: Block, values: Sequence[Values]) -> None:

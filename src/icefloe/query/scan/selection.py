@@ -38,7 +38,7 @@ class Selection:
         return Selection((*self.indices[:axis], both, *self.indices[axis + 1 :]))
 
     def counts(self, table: ArrayTable) -> tuple[int, ...]:
-        """Return the number of indices in the selection of each dimension."""
+        """Return the number of selected indices of each dimension."""
         pairs = zip(self.indices, table.shape, strict=True)
         return tuple(size if wanted is None else len(wanted) for wanted, size in pairs)
 
@@ -52,7 +52,7 @@ class Coordinates:
         self._known: dict[str, tuple[Values, Mask | None]] = {}
 
     def find(self, name: str) -> Column:
-        """Find a coordinate to select cells along one dimension, by name.
+        """Find a one-dimensional coordinate by name, to select cells along its dimension.
 
         Raise InvalidInputError for other columns.
         """

@@ -85,7 +85,7 @@ class Reduction:
 
 
 class _NotReducibleError(Exception):
-    """The error for a SELECT that cannot be answered from groups of cells."""
+    """Error raised for a SELECT that cannot be answered from groups of cells."""
 
 
 def reduce_select(
@@ -195,7 +195,7 @@ class _SelectReader:
                 raise _NotReducibleError
 
     def _find_settled(self, select: exp.Expr) -> set[int]:
-        """Return the ids of columns in conditions that hold for all cells read."""
+        """Return the ids of the columns in conditions that are known to hold for all cells that are read."""
         where = select.args.get("where")
         found: set[int] = set()
         for condition in split_conjuncts(where.this) if where is not None else []:

@@ -80,7 +80,7 @@ def _resolve_key(select: exp.Select, key: exp.Expr) -> str:
 def substitute_columns(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
     """Push a condition down into an inner query: replace columns by the expressions behind them.
 
-    None if that is impossible.
+    Return None if that is impossible.
     """
     copy = condition.copy()
     for column in list(copy.find_all(exp.Column)):

@@ -257,7 +257,7 @@ def parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
 def evaluate_constant(expression: exp.Expr) -> Operand | None:
     """Evaluate a constant in a SQL predicate: a literal, possibly with a sign or type.
 
-    None for other expressions.
+    Return None for other expressions.
     """
     match expression:
         case exp.Paren():
@@ -302,7 +302,7 @@ def _parse_typed(text: str, type_: exp.DataType) -> Operand | None:
 def evaluate_term(expression: exp.Expr, column: KnownColumn) -> Operand | None:
     """Evaluate a column in a SQL predicate, or a function of it, as an operand.
 
-    None for other expressions.
+    Return None for other expressions.
     """
     match expression:
         case exp.Paren():

@@ -69,23 +69,23 @@ class MetadataRelation:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The names and Spark types of all columns of a metadata relation in a SQL query."""
+        """The names and Spark types of all columns of a metadata table in a SQL query."""
         return {field.name: to_spark_type(field.type) for field in get_metadata_table(self.name).schema}
 
     def schema(self, needs: TableNeeds) -> pa.Schema:
-        """Return the columns that a SQL query reads of a metadata relation: all of them."""
+        """Return the columns of a metadata table. A SQL query always reads all of them."""
         return get_metadata_table(self.name).schema
 
     def title(self, needs: TableNeeds) -> str:
-        """Return a title of a metadata relation for Spark's web pages."""
+        """Return a title of a metadata table for Spark's web UI."""
         return f"{describe_location(self.view.repo)}: {self.name}"
 
     def tasks(self) -> list[Any]:
-        """List the units of work that read a metadata relation of a SQL query, one per task."""
+        """List the units of work that read a metadata table, one per task."""
         return list(get_metadata_table(self.name).tasks(self.view))
 
     def read(self, item: Any) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a metadata relation in one unit of work."""
+        """Read the rows of one unit of work of a metadata table."""
         return get_metadata_table(self.name).read(self.view, item)
 
 
@@ -103,7 +103,7 @@ class ArrayRelation:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The names and Spark types of all columns of an array relation, over all tables of the group."""
+        """The names and Spark types of the columns of all tables of a group."""
         return {
             column.name: to_spark_type(column.arrow)
             for table in self.tables.tables
@@ -111,24 +111,22 @@ class ArrayRelation:
         }
 
     def schema(self, needs: TableNeeds) -> pa.Schema:
-        """Return the columns that a SQL query reads of an array relation."""
+        """Return the columns that a SQL query reads from the arrays of a group."""
         return keep_columns(self._choose_table(needs), needs).schema
 
     def title(self, needs: TableNeeds) -> str:
-        """Return a title of an array relation for Spark's web pages, with repository and version."""
+        """Return a title for Spark's web UI with the repository and the version."""
         scan = self._scan_all(needs)
         return replace(scan, table=keep_columns(scan.table, needs)).title
 
     def scan(self, needs: TableNeeds, utc: bool) -> TableScan:
-        """Return a scan of an array relation with the needed columns, restricted to indices for which the
-        conditions can hold.
-        """
+        """Return a scan of the needed columns, restricted to indices for which the conditions can hold."""
         return prune_scan(self._scan_all(needs), needs, utc)
 
     def reduce(
         self, query: Query, scope: Scope, needs: TableNeeds, utc: bool, slots: int
     ) -> tuple[tuple[Edit, ...], Aggregation] | None:
-        """Plan the answer to a SELECT of an array relation from groups of cells.
+        """Plan how to answer a SELECT from groups of cells instead of single cells.
 
         Return None if this saves little.
         """
@@ -150,16 +148,14 @@ class ArrayRelation:
         return found.edits, aggregation
 
     def choose(self, needs: TableNeeds) -> TableScan:
-        """Choose the table of an array relation that a SQL query uses.
+        """Choose the table of a group that a SQL query uses.
 
         Return a scan of all its rows and columns.
         """
         return self._scan_all(needs)
 
     def aggregate_title(self, needs: TableNeeds, aggregation: Aggregation) -> str:
-        """Return a title of an array relation for Spark's web pages with the variables that a query
-        aggregates.
-        """
+        """Return a title for Spark's web UI with the variables that a query aggregates."""
         return self._scan_all(needs).title_of(column.name for column in aggregation.plan.table.columns)
 
     def _scan_all(self, needs: TableNeeds) -> TableScan:

@@ -53,7 +53,7 @@ class CommitRequest:
 
     @staticmethod
     def from_options(options: QueryOptions) -> CommitRequest:
-        """Create the request for a commit that happens exactly once from the options of a Spark write."""
+        """Create the arguments of an exactly-once commit from the options of a Spark write."""
         for name in ("tag", "snapshot", "versionAsOf", "timestampAsOf"):
             if options.text(name):
                 raise InvalidInputError(
@@ -96,6 +96,8 @@ class CommitRequest:
         """
         if self.key is None:
             return None
+        # The history names the commit itself. The snapshot at the tip knows only that the key was used, but
+        # still knows it after the commit was expired, squashed or merged.
         for info in repo.ancestry(branch=self.branch):
             for _, record in list_folded_commits(info):
                 if str(record.get(APP)) == self.app and str(record.get(VERSION)) == self.version:
@@ -134,7 +136,7 @@ def parse_solver(word: str | ConflictSolver | None) -> Solver:
 
 
 def check_branch(repo: Repository, branch: str) -> None:
-    """Raise an error if the name to which a write commits once is a tag instead of a branch."""
+    """Raise an error if the name of the branch to commit to is a tag."""
     if branch not in repo.list_branches() and branch in repo.list_tags():
         raise RefNotFoundError(
             f"{branch} is a tag, which cannot be written to; pass a branch", kind=ErrorKind.BRANCH_NOT_FOUND

@@ -51,7 +51,7 @@ class WriteJob:
         return repo.writable_session(self.request.branch)
 
     def dims(self, session: Session, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the dimensions of the rows that a job writes."""
+        """Return the dimensions of the rows to write."""
         return find_dims(session, self.group, columns, self.template)
 
     def prepare(
@@ -67,7 +67,7 @@ class WriteJob:
     def write(
         self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
     ) -> tuple[Collected, ...]:
-        """Write rows of a job in this process.
+        """Write rows in this process.
 
         Raise an error if a row is in a block that another task has `claimed`.
         """
@@ -83,7 +83,7 @@ class WriteJob:
 
 
 def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:
-    """Return the distinct coordinates of the rows that a job writes, per dimension."""
+    """Find the distinct coordinates of rows, per dimension."""
     return {dim: merge_keys([to_keys(batch.column(dim), dim) for batch in batches]) for dim in dims}
 
 

@@ -307,7 +307,7 @@ class _Preparation:
         if not len(fresh):
             return lookup, size
         fresh = self._order_new_keys(dim, known, fresh)
-        if not len(fresh):  # all of them are late, and dropped
+        if not len(fresh):  # all of them are late and are dropped
             return lookup, size
         self._extend(dim, size, fresh)
         longer = np.concatenate([known, fresh.astype(known.dtype)])
@@ -360,7 +360,8 @@ class _Preparation:
             steps = known[1:] < known[:-1] if falls else known[1:] > known[:-1]
             if not steps.all():
                 raise make_invalid_rows_error(
-                    f"{dim} of group {self._path} is not sorted, so {dim} {shown} has no place in it; use the"
+                    f"{dim} of group {self._path} is not sorted, so {dim} {shown} cannot be placed in it; "
+                    "use the"
                     " option late to drop such rows"
                 )
             return ordered
@@ -390,7 +391,7 @@ class _Preparation:
                 continue
             shape = tuple(longer if own == dim else n for own, n in zip(info.dims, info.shape, strict=True))
             self._group[name].resize(shape)
-            # Keep the coding: that of times may depend on the existing values.
+            # Keep the existing encoding: for times, it may depend on the existing values.
             self._arrays[name] = replace(self._describe(name), coding=info.coding)
         info_of = self._arrays.get(dim)
         if info_of is not None:

@@ -35,15 +35,15 @@ WRITE_ID = "icechunkwriteid"
 
 
 class RefusedError(StorageError):
-    """The answer of the object store that the condition of a conditional write does not hold."""
+    """Error raised when the object store refuses a conditional write, because its condition does not hold."""
 
 
 class UnchangedError(StorageError):
-    """The answer of the object store to a conditional request: the object still has the given version."""
+    """Error raised when a conditional request finds that the object still has the given version."""
 
 
 class UncertainError(StorageError):
-    """The error for a lost response: the conditional write may have happened, and a retry may succeed."""
+    """Error raised when a response was lost: the conditional write may have succeeded, and can be retried."""
 
 
 class Swap:

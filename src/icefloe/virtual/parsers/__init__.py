@@ -1,6 +1,6 @@
 """The registry of parsers: file formats, how they are recognised, and the module that parses each.
 
-Each format has a module or a folder here.
+Each format has a module or a folder in this package.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class _Field:
     message: Message
     number_in_message: int
     place: tuple[Any, ...]
-    """Number, time in seconds since 1970, step in hours, level."""
+    """The position: ensemble number, time in seconds since 1970, step in hours, and level."""
 
 
 @dataclass(slots=True)

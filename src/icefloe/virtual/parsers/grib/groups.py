@@ -17,8 +17,9 @@ _TEXT: Final = re.compile(r"typeOfLevel=([^,]*),stepType=([^,]*)(?:,level=([^,]*
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """The kind of a GRIB file's part: the properties that distinguish it. Its text selects the part like a
-    group."""
+    """The kind of a GRIB file's part: the properties that distinguish it. Its text selects the part, like the
+    path of a group.
+    """
 
     level_type: str
     step_type: str

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import h5py
 
 Table: TypeAlias = NDArray[np.uint64]
-"""Per chunk: the indices of its first cell, its position, its size, and the mask of skipped filters."""
+"""The chunks of a dataset, as columns: the indices of the first cell, the position, the size, and the mask of
+skipped filters.
+"""
 _Read: TypeAlias = Callable[[int, int], bytes]
 
 _MANY_CHUNKS: Final = 1000
@@ -33,7 +35,7 @@ _FIXED_ARRAY: Final = 3
 
 
 class _UnknownIndexError(Exception):
-    """The index is of another kind, or damaged."""
+    """Error raised when a chunk index is damaged or of an unknown kind."""
 
 
 def read_chunk_index(dataset: h5py.Dataset) -> Table | None:

@@ -122,7 +122,9 @@ def _walk_index(dataset: h5py.Dataset) -> NDArray[np.uint64]:
 
 
 def _find_filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
-    """Return the filters in the order of encoding. Raises RefusedVariable if no codec decodes one of them."""
+    """Return the filters in the order of encoding. Raise RefusedVariable if no codec decodes one of the
+    filters.
+    """
     found: list[_Filter] = []
     for position, (number, _, values, name) in enumerate(stored):
         if number not in _CODECS and number not in DECODERS:

@@ -284,8 +284,8 @@ def _find_fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
 
 
 def group_attributes(group: h5py.Group) -> dict[str, Any]:
-    """Return the attributes of a group in an HDF5 file as JSON values, without internal ones of the netCDF
-    library.
+    """Return the attributes of a group in an HDF5 file as JSON values, without the internal attributes of the
+    netCDF library.
     """
     return _to_json_attributes(read_attributes(group))
 
@@ -295,7 +295,7 @@ def _to_json_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drop_internal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop internal attributes of the netCDF library, and HDF5 references."""
+    """Drop HDF5 references and the internal attributes of the netCDF library."""
     import h5py
 
     return {
@@ -308,7 +308,7 @@ def _drop_internal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
     """Read the attributes in an HDF5 file that numpy can represent.
 
-    Unneeded ones of the netCDF library are None.
+    Attributes of the netCDF library that are not needed are None.
     """
     found: dict[str, Any] = {}
     attributes = owner.attrs

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 OVERVIEW: Final = "overview_"
-"""The names of groups with smaller versions of an image begin with this."""
+"""The prefix of the names of groups that contain smaller versions of an image."""

@@ -38,7 +38,9 @@ _ATTRIBUTES: Final[dict[int, dict[str, dict[str, str]]]] = {
     },
 }
 _WITH_OTHER_PROJ: Final = ("eccodes", "gribapi")
-"""Modules of ecCodes, which loads its own PROJ. A pyproj that is loaded later would call it and crash."""
+"""Modules of ecCodes, which loads its own copy of PROJ. If pyproj is loaded later, it calls that copy and
+crashes.
+"""
 _PROGRAM: Final = """\
 import json, sys
 sys.path[:], keys = json.load(sys.stdin)
