@@ -60,7 +60,7 @@ def check_coding(ds: xr.Dataset, stored: xr.Dataset, dim: str) -> None:
 
 
 def _check_calendar(own: xr.Variable, known: xr.Variable, dim: str) -> None:
-    """Raise an error if times have another calendar than the stored ones."""
+    """Raise an error if times have another calendar than the stored times."""
     mine, theirs = (_get_calendar(each) for each in (own, known))
     if mine is None or theirs is None or mine == theirs or {mine, theirs} <= set(_STANDARD):
         return

@@ -109,7 +109,7 @@ def commit_forks(
     rebase_tries: int = 1000,
     allow_empty: bool = False,
 ) -> str:
-    """Commit the changes of the forks of distributed writers, and those of the session itself.
+    """Commit the changes of the session and of the forks of distributed writers.
 
     If the forks cannot be merged, nothing changes, and the session can still be committed without them.
 

@@ -183,7 +183,7 @@ def test_checks_run_again_after_a_rebase(repo: icefloe.Repository) -> None:
     worse = write(repo, 255, 2)
     write(repo, 256, 3).commit("theirs")
     zarr.open_array(worse.store, path="t2m")[4] = 240
-    with pytest.raises(CheckFailedError, match="counted 1"):
+    with pytest.raises(CheckFailedError, match="returned the count 1"):
         worse.commit("ours", rebase_with=icefloe.ConflictDetector())
     assert read(repo)[2:5] == [300, 256, 300]
 

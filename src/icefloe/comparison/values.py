@@ -125,7 +125,7 @@ def subtract_values(
     *,
     before_path: str | None = None,
 ) -> NDArray[Any]:
-    """Subtract the values of an array in the earlier version from those in the later one, to compare them.
+    """Subtract the values of an array in an earlier version from the values in a later version.
 
     Only chunks whose references differ are read; all other differences are 0.
 
@@ -254,7 +254,7 @@ def _classify_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def find_unequal(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
-    """Compare the values of cells in two versions: return a mask of those that differ.
+    """Return a mask of the cells whose values differ between two versions.
 
     NaN equals only NaN.
     """
@@ -287,9 +287,7 @@ def _compute_magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[A
 
 
 def subtract(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-    """Compare values by subtracting the earlier from the later ones: 0 where both are equal, NaN where one
-    is missing.
-    """
+    """Subtract earlier values from later values: 0 where both are equal, NaN where one is missing."""
     magnitudes, is_missing = _compute_magnitudes(old, new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):

@@ -209,7 +209,7 @@ class _ArrayCondition(_Condition):
 
 
 class ManifestPreloadCondition(_ArrayCondition):
-    """A condition in the configuration that selects manifests to preload when a session opens.
+    """A condition that selects manifests to preload when a session opens.
 
     Combine with `&` and `|`.
     """
@@ -218,8 +218,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
-        """Create a condition of the configuration that preloads manifests by their number of chunk
-        references.
+        """Create a condition that preloads manifests by their number of chunk references.
 
         Parameters
         ----------
@@ -237,7 +236,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def true(cls) -> Self:
-        """Create a condition of the configuration that preloads all manifests.
+        """Create a condition that preloads all manifests.
 
         Returns
         -------
@@ -248,7 +247,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def false(cls) -> Self:
-        """Create a condition of the configuration that preloads no manifest.
+        """Create a condition that preloads no manifest.
 
         Returns
         -------
@@ -259,7 +258,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
 
 class ManifestSplitCondition(_ArrayCondition):
-    """A condition in the configuration that selects the arrays for a manifest splitting rule.
+    """A condition that selects the arrays to which a manifest splitting rule applies.
 
     Combine with `&` and `|`.
     """
@@ -271,8 +270,8 @@ class ManifestSplitCondition(_ArrayCondition):
 
 
 class ManifestSplitDimCondition(_Condition):
-    """A condition in the configuration that selects the dimension for a manifest split size: one of the
-    variants below.
+    """A condition that selects the dimensions to which a manifest split size applies: one of the variants
+    below.
     """
 
     __slots__ = ()

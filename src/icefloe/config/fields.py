@@ -291,7 +291,9 @@ class ConfigPart(Shown):
         return self.on_disk or tuple(field.name for field in dataclasses.fields(self))
 
     def _list_used_keys(self) -> list[str]:
-        """Return the keys to store and display, in order: all but our own unset ones."""
+        """Return the keys to store and display, in order. Unset keys that the official class lacks are
+        omitted.
+        """
         by_name = self.__dataclass_fields__
 
         def is_used(name: str) -> bool:

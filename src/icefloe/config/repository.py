@@ -66,7 +66,7 @@ class CompressionAlgorithm(Enum, metaclass=_WithDefault):
 
 @config_part
 class CompressionConfig(ConfigPart):
-    """The repository configuration of the compression of metadata files.
+    """The configuration of the compression of metadata files.
 
     Chunks are stored as zarr encodes them.
 
@@ -85,7 +85,7 @@ class CompressionConfig(ConfigPart):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """Return a repository configuration of compression in which nothing is set.
+        """Return a compression configuration in which nothing is set.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class CompressionConfig(ConfigPart):
 
 @config_part
 class CachingConfig(ConfigPart):
-    """The repository configuration of its caches: how many snapshots, chunk references and bytes they keep.
+    """The configuration of the caches: how many snapshots, chunk references and bytes they keep.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class CachingConfig(ConfigPart):
 
     @staticmethod
     def default() -> CachingConfig:
-        """Return a repository configuration of caches in which nothing is set.
+        """Return a cache configuration in which nothing is set.
 
         Returns
         -------
@@ -132,16 +132,14 @@ class CachingConfig(ConfigPart):
 
 
 def make_default_preload_condition() -> ManifestPreloadCondition:
-    """Create the default condition to preload manifests in the repository configuration: small, of
-    coordinate-like arrays.
-    """
+    """Create the default preload condition: small manifests of coordinate-like arrays."""
     names = map(ManifestPreloadCondition.name_matches, _COORDINATE_NAMES)
     return ManifestPreloadCondition.or_conditions(names) & ManifestPreloadCondition.num_refs(None, 1001)
 
 
 @config_part
 class ManifestPreloadConfig(ConfigPart):
-    """The repository configuration of manifests that are read in the background when a session opens.
+    """The configuration of manifests that are read in the background when a session opens.
 
     Parameters
     ----------
@@ -193,7 +191,7 @@ _NO_SPLIT: SplitSizes = (
 
 @config_part
 class ManifestSplittingConfig(ConfigPart):
-    """The repository configuration of manifest splitting: chunks per manifest by dimension.
+    """The configuration of manifest splitting: the number of chunks per manifest, by dimension.
 
     The first matching rule applies.
 
@@ -245,7 +243,7 @@ def to_dict(config: ManifestSplittingConfig) -> SplitSizesDict:
 
 @config_part
 class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
-    """The repository configuration of compressing virtual chunk locations with a dictionary of their own.
+    """The configuration of the compression of virtual chunk locations with a zstd dictionary.
 
     Parameters
     ----------
@@ -267,7 +265,7 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
 
 @config_part
 class ManifestConfig(ConfigPart):
-    """The repository configuration of manifests: their preloading, splitting, compression and fetching.
+    """The configuration of manifests: their preloading, splitting, compression and fetching.
 
     Parameters
     ----------
@@ -310,8 +308,8 @@ def _update_retries() -> StorageRetriesSettings:
 
 @config_part
 class RepoUpdateRetryConfig(ConfigPart):
-    """The repository configuration of retries when a change of branches, tags or configuration conflicts with
-    others.
+    """The configuration of retries for changes of branches, tags or the configuration that conflict with
+    other changes.
 
     Parameters
     ----------

@@ -15,8 +15,9 @@ from icefloe.storage.base import ObjectNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A commit in the ancestry of a snapshot, with its transaction log and those of expired snapshots before
-    it."""
+    """A commit in the ancestry of a snapshot, with its transaction log and the logs of expired snapshots
+    before it.
+    """
 
     snapshot: SnapshotId
     logs: tuple[SnapshotId, ...]
@@ -41,7 +42,7 @@ def list_steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> lis
 
 
 def read_step_log(assets: AssetStore, step: Step) -> TransactionLog:
-    """Return all changes of a commit in the ancestry, including those of expired snapshots before it."""
+    """Return all changes of a commit, including the changes of expired snapshots before it."""
     *pruned, own = step.logs
     logs = [_read_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
     return logs[0] if len(logs) == 1 else merge_logs(own, logs)

@@ -82,8 +82,8 @@ class WeightedCache(Generic[Key, Value]):
         self._pid = os.getpid()
 
     def put(self, key: Key, value: Value) -> None:
-        """Add a value to the cache, and evict the least recently used ones. Values heavier than the capacity
-        are not added.
+        """Add a value to the cache, and evict the least recently used values. Values heavier than the
+        capacity are not added.
         """
         weight = self._weight(value)
         if weight > self.capacity:

@@ -41,7 +41,7 @@ class _Copied:
 
 
 def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None, executor: Executor) -> int:
-    """Materialize the virtual chunks of an array or a region as native ones, and return their number.
+    """Copy the virtual chunks of an array or a region into the repository, and return their number.
 
     References change only after all bytes were copied. Raises StorageError if a file is not the recorded one,
     or changes during the copy.
@@ -118,7 +118,7 @@ def group_requests(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.i
 
 
 def find_chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
-    """Return the window of virtual chunks to materialize: those that a region of elements covers."""
+    """Return the window of the chunk grid that covers a region of elements."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)

@@ -467,8 +467,8 @@ class Workspace:
         return size_bytes <= self.assets.config.inline_chunk_threshold_bytes
 
     def write(self, path: str, coords: tuple[int, ...], data: bytes | bytearray | memoryview) -> None:
-        """Write a chunk to the workspace: small ones become part of the next manifest, others become objects
-        now.
+        """Write a chunk. Small chunks become part of the next manifest, and other chunks become objects
+        immediately.
         """
         node = self.array(path)
         self.check_coords(node, coords)

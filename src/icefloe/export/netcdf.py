@@ -259,7 +259,7 @@ def _read(source: Any, block: Sequence[range]) -> Any:
 
 
 def _split_blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
-    """Yield the blocks of a selection: as many whole chunks as may be read at once."""
+    """Divide a selection into blocks of as many whole chunks as may be read together."""
     sizes = list(getattr(source, "shards", None) or source.chunks)
     room = _BLOCK_BYTES // max(dtype.itemsize, 1)
     for axis in reversed(range(len(sizes))):

@@ -54,7 +54,7 @@ def select(
     isel: Indexers | None,
     sel: Labels | None,
 ) -> ExportSelection:
-    """Select the groups, arrays and elements to export. Errors name the missing ones."""
+    """Select the groups, arrays and elements to export. Errors name what is missing."""
     top = normalize(group if group.startswith("/") else f"/{group}")
     nodes = list(_list_nodes(session, top))
     arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]

@@ -57,7 +57,7 @@ class AppendReport(Report):
     num_rebases: int = 0
     """The number of times that another writer committed first."""
     is_ascending: bool = True
-    """True if the appended labels follow the existing ones in ascending order."""
+    """True if the appended labels follow the existing labels in ascending order."""
 
 
 def append(
@@ -203,7 +203,7 @@ class _Rows:
     def write(
         self, session: Session, solver: AppendSolver, encoding: Mapping[str, Any] | None
     ) -> Sequence[Appended]:
-        """Write the rows to a session, and match their labels with the stored ones if necessary."""
+        """Write the rows to a session, and match their labels with the stored labels if necessary."""
         stored = self._open_stored(session)
         if stored is None:
             self._create(session, encoding or {})
@@ -246,7 +246,7 @@ class _Rows:
         return found if self._dim in found.dims else None
 
     def _follows(self, stored: xr.Dataset) -> bool:
-        """Return whether all new labels follow the stored ones, so that no stored row is affected."""
+        """Return whether all new labels follow the stored labels, so that no stored row is affected."""
         if self._dim not in stored.coords:
             return True
         old, new = stored.indexes[self._dim], self._ds.indexes[self._dim]

@@ -259,7 +259,9 @@ class _Refs:
     def _split_history(
         self, history: Iterable[SnapshotInfo], tips: Iterable[str]
     ) -> tuple[str | None, list[SnapshotInfo]]:
-        """Return the newest snapshot of a history that known branches contain, and the later ones."""
+        """Split a history: return the newest snapshot that known branches contain, and the later
+        snapshots.
+        """
         # Step by step, and only as far back as necessary: in version 1 each step reads a file.
         others = [iter(self._repo.ancestry(snapshot_id=tip)) for tip in set(tips)]
         known: set[str] = set()

@@ -297,7 +297,7 @@ class ArrayManifest:
         return self.take(~gone) if gone.any() else self
 
     def merge(self, newer: ArrayManifest) -> ArrayManifest:
-        """Merge the manifest columns of an array with newer ones, which win at equal coordinates."""
+        """Merge the references of an array with newer references, which win at equal coordinates."""
         return ArrayManifest.concat([self, newer])
 
     def equal_rows(self, other: ArrayManifest) -> NDArray[np.bool_]:

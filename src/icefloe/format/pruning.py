@@ -43,7 +43,9 @@ def shorten_history(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> Snapsh
 
 
 def get_inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
-    """Return the logs that snapshots inherited from pruned ones: (n, 12), in no particular order."""
+    """Return the ids of the logs that snapshots inherited from pruned snapshots, of shape (n, 12), in no
+    particular order.
+    """
     if _LOGS not in snapshots.columns.columns:
         return snapshots.ids[:0]
     logs: NDArray[np.uint8] = snapshots.columns[_LOGS].take(rows).items.view(np.uint8)

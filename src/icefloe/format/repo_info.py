@@ -134,7 +134,7 @@ class SnapshotInfos:
         return find_id(self.ids, snapshot)
 
     def rows(self, snapshots: Sequence[SnapshotId]) -> list[int | None]:
-        """Return the rows of many snapshots in the repo info; None for those that are not listed."""
+        """Return the rows of many snapshots in the repo info; None for snapshots that are not listed."""
         if len(snapshots) <= FEW or not len(self):
             return [self.row(each) for each in snapshots]
         known = view_id_keys(self.ids)

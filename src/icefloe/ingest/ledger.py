@@ -193,7 +193,7 @@ def _make_path(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SortedSources:
-    """The sources of a run, divided by the ledger into new, changed and already ingested ones."""
+    """The sources of a run, divided by the ledger into new, changed and already ingested sources."""
 
     new: tuple[IngestSource, ...]
     changed: tuple[IngestSource, ...]
@@ -201,7 +201,7 @@ class SortedSources:
 
 
 def sort_sources(sources: Iterable[IngestSource], rows: Sequence[LedgerRow]) -> SortedSources:
-    """Divide sources into new, changed and already ingested ones, according to the ledger."""
+    """Divide sources into new, changed and already ingested sources, according to the ledger."""
     ledger = {row.source: row for row in rows}
     new: list[IngestSource] = []
     changed: list[IngestSource] = []

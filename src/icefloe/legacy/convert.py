@@ -35,8 +35,7 @@ class NewManifest:
 
 
 def make_lost_manifest_id(use: ManifestUse) -> ManifestId:
-    """Return the id for a converted manifest that cannot be created because the legacy ones are
-    unreadable."""
+    """Return the id for a manifest that cannot be created because the legacy manifests are unreadable."""
     return _derived(b"".join((*use.manifests, use.node)))
 
 

@@ -87,7 +87,7 @@ def find_needed_rows(listed: ObjectListing, needed: Ids, storage: Storage) -> Ob
 
 
 def find_missing(wanted: ObjectListing, existing: ObjectListing) -> ObjectListing:
-    """Return the rows of objects to copy: those that do not exist with the same size in another listing."""
+    """Return the rows of objects that do not exist with the same size in another listing."""
     same, sizes = existing.find(wanted.ids)
     same[same] = sizes == wanted.sizes[same]
     return wanted.take(~same)

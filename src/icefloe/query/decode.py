@@ -85,9 +85,7 @@ class Coding(ValueCoding):
             )
 
     def decode_viewed(self, viewed: Values) -> Values:
-        """Decode stored values of an array whose dtype already has the signedness that the attributes
-        declare.
-        """
+        """Decode stored values whose dtype already has the signedness that the attributes declare."""
         if self.times is not None:
             return self._decode_times(viewed, self.times)
         if viewed.dtype.kind in "mM":

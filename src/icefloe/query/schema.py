@@ -358,7 +358,7 @@ class _Group:
         self._infos: dict[str, ArrayInfo] = {}
 
     def table(self, names: Sequence[str], dims: frozenset[str]) -> ArrayTable:
-        """Build the table of some variables with the given dimensions."""
+        """Build a table from variables with the given dimensions."""
         infos = [self.info(name) for name in names]
         order = infos[0].dims if infos else self._find_order(dims)
         sizes = self._check_sizes(infos, order)

@@ -54,7 +54,7 @@ def describe_picture(
 
 
 def _describe_source(source: PlotSource, limits: RequestLimits) -> dict[str, Any]:
-    """Describe what a picture can be drawn from."""
+    """Describe the sources from which a picture can be drawn."""
     view, layout = source.view, source.layout
     others = [axis for axis in range(len(view.shape)) if axis not in (layout.y, layout.x)]
     return {

@@ -568,7 +568,7 @@ def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:
 
 
 def _checksum_facts(checksum: Checksum | None) -> list[tuple[str, str]]:
-    """Describe what a file must still have, so that its chunks can be read."""
+    """Describe the checksum that a file must have so that its chunks can be read."""
     match checksum:
         case ETag(value):
             return [("entity tag", value)]

@@ -342,7 +342,7 @@ def _compare(
 def _compare_values(
     first: VirtualVariable, variable: VirtualVariable, dimension: str
 ) -> list[tuple[str, Any, Any]]:
-    """Compare shapes except along the dimension, and the values of loaded variables without it."""
+    """Compare the shapes of a variable, except along the concatenation dimension, and its loaded values."""
     if first.dimensions != variable.dimensions:
         return []
     shapes = [

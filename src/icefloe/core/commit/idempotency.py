@@ -126,7 +126,7 @@ def with_version(versions: CommittedVersions, version: str, digest: str | None =
 def with_versions_between(
     versions: CommittedVersions, before: CommittedVersions, after: CommittedVersions
 ) -> CommittedVersions:
-    """Return a copy of the keys of idempotent commits with those that another branch added between two of its
+    """Return a copy of the commit keys with the keys that another branch added between two of its
     snapshots.
     """
     numbers = _subtract_ranges(after.numbers, before.numbers)

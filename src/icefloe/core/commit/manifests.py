@@ -192,7 +192,7 @@ def splice_refs(
 
 
 def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
-    """Create the new manifests of a commit from old ones and changes; none if no chunk is left."""
+    """Create new manifests from old manifests and changes; none if no chunk is left."""
     refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
     if refs and len(sources.gone):
         refs = [ArrayManifest.concat(refs).without(sources.gone)]

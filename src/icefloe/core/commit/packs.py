@@ -45,7 +45,7 @@ class PackMember:
     id: NodeId
     rank: int
     old: tuple[ManifestRef, ...] | ManifestId
-    """The manifests of a changed array, or the only manifest of another one."""
+    """The old manifests: all manifests of a changed array, or the only manifest of an unchanged array."""
     plan: ManifestPlan | None = None
     """The plan of an array that the session touched."""
 

@@ -139,7 +139,7 @@ class AppendSides:
             del changes.chunks[node.id]
 
     def forget_equal(self, changes: ChangeSet) -> None:
-        """Remove changes of ours to nodes without the dimension, if the tip has the same content."""
+        """Remove our changes to nodes without the dimension, if the tip has the same content."""
         for path, node in list(changes.updated.items()):
             theirs = self.tip.node(path)
             if theirs is not None and parse_plain(theirs.user_data) == parse_plain(node.user_data):

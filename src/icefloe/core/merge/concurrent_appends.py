@@ -221,7 +221,9 @@ class _Dataset:
         )
 
     def _check_own_old_rows(self) -> None:
-        """Raise an error if we inserted rows between existing ones: our later rows are not new ones then."""
+        """Raise an error if our side inserted rows between existing rows, because its later rows are then not
+        new.
+        """
         path, old = self._coordinate, self._old
         if path is None or not old:
             return
@@ -536,12 +538,12 @@ class _Array:
 
     @property
     def _edge(self) -> int:
-        """The number of the chunk that contains the last old rows and new ones; -1 if there is none."""
+        """The number of the chunk that contains the last old rows and also new rows; -1 if there is none."""
         is_shared = self._first % self._size and self._before is not None and self._dataset._keeps_old_rows
         return self._first // self._size if is_shared else -1
 
     def _keep_edge(self) -> None:
-        """Write the chunk at the old end if we changed rows in it that existed before.
+        """Write the chunk at the old end if our side changed rows in the chunk that existed before.
 
         A session that was rebased before may have filled rows of another writer there, while none of its new
         rows remain in this chunk.

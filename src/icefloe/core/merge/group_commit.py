@@ -74,8 +74,8 @@ class GroupCommits:
     def commit(
         self, branch: str, request: GroupCommitRequest, refs: RefStore, executor: Executor, land: Land
     ) -> Snapshot | None:
-        """Commit a request in one group commit with concurrent ones, and return the snapshot; None if its key
-        was committed.
+        """Commit a request together with concurrent requests, and return the snapshot; None if its key was
+        committed before.
         """
         with self._lock:
             # The first thread becomes the leader. It waits for others, and commits for all of them while they
@@ -198,7 +198,7 @@ def _fold(combined: Workspace, request: GroupCommitRequest) -> None:
 
 
 def _add(combined: Workspace, rest: ChangeSet) -> None:
-    """Add changes that do not conflict with those of a workspace."""
+    """Add changes to a workspace. They must not conflict with the changes of the workspace."""
     changes = combined.changes.copy()
     for path, node in rest.deleted.items():
         # A node created by an earlier request of this batch was never committed. Its deletion leaves no

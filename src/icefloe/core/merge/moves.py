@@ -42,7 +42,7 @@ class Arrangement:
     """Conflicts that no strategy can resolve, because a node can have only one path."""
 
     def is_empty(self) -> bool:
-        """Return whether the merge moves no node of ours."""
+        """Return whether the merge moves none of our nodes."""
         return not self.origins and not self.dropped
 
     def log(self, changes: ChangeSet, id: SnapshotId) -> TransactionLog:

@@ -121,8 +121,7 @@ def _rebase_as_planned(workspace: Workspace, tip: Snapshot, rest: ChangeSet, pla
 
 
 def arrange_appends(workspace: Workspace, rules: AppendRules) -> Sequence[Appended]:
-    """Prepare a rebase of appended rows: match the labels that the session appended with those it started
-    from.
+    """Match the labels that a session appended with the existing labels, to prepare a rebase.
 
     Rows with a label that exists go to its row, and all others where the rules place them.
     """

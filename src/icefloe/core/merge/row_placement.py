@@ -31,12 +31,10 @@ class Placement:
     num_collapsed: int
     """The number of our labels that the other side also appended."""
     is_ascending: bool
-    """True if the labels that we appended follow the last of theirs in ascending order."""
+    """True if our new labels follow the last label of the other side in ascending order."""
 
     def sources(self) -> tuple[Rows, Rows]:
-        """Return the row of ours or theirs that is placed at each final row of a concurrent append; -1 for
-        none.
-        """
+        """Return, for each final row, the row of each side that is placed there; -1 for none."""
         found = []
         for places in (self.theirs, self.ours):
             rows = np.full(self.length, -1, np.int64)

@@ -311,7 +311,7 @@ class _Resolution:
             self._drop_created(path, alone=alone)
 
     def _delete(self, path: str) -> None:
-        """Delete a node of ours and all nodes below it."""
+        """Delete one of our nodes and all nodes below it."""
         for each in self._our_state.workspace.below(path):
             node = self._our_nodes.find(each)
             if node is not None:

@@ -80,7 +80,7 @@ class Containers:
         return container.url_prefix + rest
 
     def prefixes(self) -> list[str]:
-        """Return the URL prefixes of some locations' virtual chunk containers."""
+        """Return the URL prefixes of the containers to which virtual chunk locations belong."""
         return [each.url_prefix for each in self.ordered] + [f"{NAMED}{name}/" for name in self.named]
 
 
@@ -109,7 +109,8 @@ class BadLocationError(InvalidInputError):
 def check_locations(
     locations: Blobs, containers: Containers, *, validate: bool
 ) -> tuple[Blobs, NDArray[np.bool_]]:
-    """Return virtual chunk locations in their stored form, and a mask of those outside all containers.
+    """Return virtual chunk locations in their stored form, and a mask of the locations outside all
+    containers.
 
     Raises BadLocationError for the first location that is not a URL or, with `validate`, has a `.` or `..`
     segment. Locations in containers, or on a few servers, are checked as columns; only unusual ones are
@@ -142,7 +143,7 @@ def check_locations(
 def _check_one_by_one(
     locations: Blobs, odd: Sequence[int], containers: Containers, outside: NDArray[np.bool_], validate: bool
 ) -> Blobs:
-    """Check unusual locations one by one, and mark those outside all containers in `outside`."""
+    """Check unusual locations one by one, and mark the locations outside all containers in `outside`."""
     stored = locations.tolist()
     for row in odd:
         try:

@@ -214,7 +214,7 @@ class PieceArray:
         return result
 
     def pick(self, axis: int, wanted: npt.NDArray[Any]) -> PieceArray:
-        """Select cells of an array of pieces along a dimension by index; -1 selects a missing cell."""
+        """Select cells along a dimension by index; -1 selects a missing cell."""
         shape = (*self.shape[:axis], len(wanted), *self.shape[axis + 1 :])
         edges = np.flatnonzero(np.diff(wanted) != 1) + 1
         parts = [self.pieces.select(slice(0, 0))]

@@ -203,9 +203,7 @@ def _format(dims: Sequence[str]) -> str:
 def find_label_problems(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[FileFinding]:
-    """Check the labels of inspected files: yield a finding if those along a concatenated dimension are
-    repeated or unsorted.
-    """
+    """Yield a finding if the labels along a concatenated dimension are repeated or unsorted."""
     schemas = [*files, *([existing] if existing is not None else [])]
     dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
     for dim in sorted(dims):

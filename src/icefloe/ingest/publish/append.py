@@ -48,7 +48,7 @@ class AppendedRows:
 
 
 def append_staged(repo: Repository, base: str, tip: str, branch: str, options: Options) -> AppendedRows:
-    """Commit what was staged between two snapshots to a branch, which contains the first of them.
+    """Commit the data that was staged between two snapshots to a branch, which contains the first of them.
 
     Raise NotAppendedError if the staged data is more than new rows along one dimension, or cannot be placed.
     With the order "strict", raise AppendConflictError instead.
@@ -90,7 +90,7 @@ def append_staged(repo: Repository, base: str, tip: str, branch: str, options: O
 
 
 def _find_staged_changes(session: Session, tip: SnapshotId) -> ChangeSet:
-    """Return what was staged after the base of a session, without the ledger."""
+    """Return the changes that were staged after the base of a session, without the ledger."""
     assets, base = session.workspace.assets, session.workspace.base
     before, after = (State(each, assets) for each in (base, assets.snapshot(tip)))
     touched = find_touched(session._refs, assets, base.id, tip, session.executor)

@@ -122,7 +122,7 @@ def load(storage: Storage) -> Catalogue:
 
 
 def record(storage: Storage, rows: Rows) -> None:
-    """Record checksums in the catalogue, replacing earlier ones of the same objects.
+    """Record checksums in the catalogue, replacing earlier checksums of the same objects.
 
     If there are many files, they are merged into one.
     """

@@ -35,7 +35,7 @@ def check_checksums(
     executor: Executor,
     report: Findings,
 ) -> None:
-    """Check the recorded checksums: read all used objects, and report those that differ."""
+    """Read all used objects, and report those that differ from their recorded checksums."""
     try:
         known = catalogue.load(storage)
     except IcechunkError as damage:

@@ -71,7 +71,9 @@ def as_level(level: str) -> Level:
 
 
 def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool) -> Ids:
-    """List the snapshots to verify: one, with or without its ancestors, or all reachable ones."""
+    """List the snapshots to verify: a single snapshot, a snapshot with its ancestors, or all reachable
+    snapshots.
+    """
     if tip is None:
         if not history:
             raise ValueError("history=False requires a version; pass branch, tag or snapshot_id")

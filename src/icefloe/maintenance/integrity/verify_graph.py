@@ -64,8 +64,7 @@ def verify_graph(
     settled: Ids = NO_IDS,
     checksums: bool = False,
 ) -> Findings:
-    """Verify the object graph: the metadata files and chunk objects of some snapshots, or of all reachable
-    ones.
+    """Verify the metadata files and chunk objects of some snapshots, or of all reachable snapshots.
 
     The content of `settled` snapshots was verified before and is not checked again. With `checksums`, all
     objects with a recorded checksum are read.

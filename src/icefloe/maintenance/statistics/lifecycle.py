@@ -16,7 +16,7 @@ from icefloe.storage.base import ObjectNotFoundError, Storage, StorageObjectInfo
 
 
 def find_orphans(storage: Storage, older_than_us: int, deleted: Ids) -> list[StorageObjectInfo]:
-    """Find orphaned statistics files for a garbage collection: old ones, whose manifests are gone."""
+    """Find old statistics files whose manifests no longer exist, for a garbage collection."""
     # List statistics first, because the manifest of a statistics file is written before that file.
     cutoff = from_microseconds(older_than_us)
     old = [info for info in storage.list_prefix(f"{FOLDER}/") if info.created_at < cutoff]

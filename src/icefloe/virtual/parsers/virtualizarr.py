@@ -96,7 +96,7 @@ def _make_big_endian_codec(codec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parse_groups(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
-    """Return the manifest group of a file. The parser of DMR++ returns one group, without those below it."""
+    """Return the manifest group of a file. The parser of DMR++ returns one group without its subgroups."""
     if group or parser.title != "DMR++":
         return _parse_manifests(parser, path, shown, group, skipped)
 
