@@ -218,6 +218,7 @@ def test_append_with_sorted_order_inserts_rows_by_label(repo: icefloe.Repository
             rows(3).assign_coords(time=rows(3).time + np.timedelta64(30, "m")),
             "cannot be stored as hours since",
         ),
+        (rows(3).assign_coords(time=["three"]), "cannot be stored as hours since [^(]*$"),
         (rows(3).transpose("x", "time"), "t has the dimensions"),
     ],
 )
@@ -228,6 +229,22 @@ def test_append_of_an_incompatible_dataset_is_rejected(
 
     with pytest.raises(icefloe.InvalidInputError, match=message):
         icefloe.append(dataset, repo)
+
+    assert repo.lookup_branch("main") == tip
+
+
+def test_append_to_a_rectilinear_grid_is_rejected() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="g/t", shape=(5,), dtype="f8", dimension_names=["time"])
+    document = json.loads(session.workspace.array("/g/t").user_data)
+    sizes = {"kind": "inline", "chunk_shapes": [[2, 3]]}
+    document["chunk_grid"] = {"name": "rectilinear", "configuration": sizes}
+    session.workspace.set_metadata("/g/t", json.dumps(document).encode())
+    tip = session.commit("two chunk sizes")
+
+    with pytest.raises(icefloe.InvalidInputError, match="/g/t has a rectilinear chunk grid"):
+        icefloe.append(xr.Dataset({"t": ("time", [1.0])}), repo, group="g")
 
     assert repo.lookup_branch("main") == tip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ except ImportError as cause:
 
 import zarr
 
+from icefloe._internal.paths import join
 from icefloe._internal.report import Report
 from icefloe.append_labels import check_coding, check_order, make_misfit_error
+from icefloe.core.chunk_values import get_chunk_shape
 from icefloe.core.commit.idempotency import CommitKey, has_key
+from icefloe.core.dimensions import find_axis
 from icefloe.core.merge.append_sides import Appended
 from icefloe.core.merge.rebase import arrange_appends
 from icefloe.core.merge.row_placement import AppendOrder
@@ -239,11 +243,22 @@ class _Rows:
 
     def _open_stored(self, session: Session) -> xr.Dataset | None:
         """Open the stored group; None if no array has the dimension yet."""
+        self._check_grids(session)
         try:
             found = xr.open_zarr(session.store, group=self._group, consolidated=False, chunks=None)
         except (FileNotFoundError, NodeNotFoundError):
             return None
         return found if self._dim in found.dims else None
+
+    def _check_grids(self, session: Session) -> None:
+        """Raise an error if an array with the dimension has a rectilinear grid, which zarr may not open."""
+        path = "/" + (self._group or "").strip("/")
+        for name in session.workspace.children(path):
+            node = session.workspace.node(join(path, name))
+            if node is None or find_axis(node, self._dim) is None:
+                continue
+            if get_chunk_shape(json.loads(node.user_data)) is None:
+                raise make_misfit_error(f"{node.path} has a rectilinear chunk grid")
 
     def _follows(self, stored: xr.Dataset) -> bool:
         """Return whether all new labels follow the stored labels, so that no stored row is affected."""

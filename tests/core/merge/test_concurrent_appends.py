@@ -238,9 +238,11 @@ def test_arrays_without_the_dimension_may_be_rewritten_with_equal_values() -> No
     feed = Feed(2, 2)
     with feed.repo.transaction("main", message="height") as store:
         zarr.create_array(store, name="height", data=np.array([1.0, np.nan]))
+        zarr.create_array(store, name="level", shape=(), dtype="f8", fill_value=0)
     sessions = [feed.append([2]), feed.append([3])]
     for session in sessions:
         zarr.open_array(session.store, path="height")[...] = [1.0, np.nan]
+        zarr.open_array(session.store, path="level")[...] = np.nan
     sessions[0].commit("one")
 
     sessions[1].commit("other", rebase_with=AppendSolver("time"))

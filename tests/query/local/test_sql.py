@@ -55,6 +55,15 @@ def test_local_order_by_and_limit_behave_like_spark() -> None:
     assert found == expected
 
 
+def test_groups_have_the_same_order_with_and_without_statistics() -> None:
+    text = "SELECT lat, count(*) FROM w WHERE t2m > 285 GROUP BY lat LIMIT 3"
+
+    found = [run_local_query(text, {"w": REPO}, statistics=used).table.to_pylist() for used in (True, False)]
+
+    assert found[0] == found[1]
+    assert [row["lat"] for row in found[0]] == sorted(row["lat"] for row in found[0])
+
+
 def test_explain_counts_chunks_without_reading() -> None:
     found = run_local_query("SELECT max(t2m) FROM w WHERE time < '2020-01-01'", {"w": REPO}, explain=True)
 

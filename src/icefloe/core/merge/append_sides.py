@@ -160,7 +160,8 @@ class AppendSides:
                 for coords in map(tuple, delta.coords().tolist())
                 if self._are_equal(here, there, document, coords)
             ]
-            delta.forget(coordinates.keep_last_of_equal(np.array(same, np.uint32).reshape(-1, delta.rank))[0])
+            equal = np.array(same, np.uint32).reshape(len(same), delta.rank)
+            delta.forget(coordinates.keep_last_of_equal(equal)[0])
             if not len(delta.coords()):
                 del changes.chunks[id]
 

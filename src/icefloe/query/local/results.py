@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.query.decode import Values, unwrap_numbers, wrap_numbers
@@ -41,7 +42,8 @@ def collect_moments(session: Session, aggregation: Aggregation) -> tuple[pa.Tabl
 
 
 def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Group equal rows of a table. Return the first row of each group, and the group number of each row."""
+    """Group equal rows of a table. Return the first row of each group in ascending order, and
+    the group number of each row."""
     codes = np.zeros(keys.num_rows, np.int64)
     for column in keys.columns:
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
@@ -49,7 +51,10 @@ def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]
         mine = unwrap_numbers(encoded.indices)[0].astype(np.int64)
         _, codes = np.unique(codes * (int(mine.max(initial=0)) + 1) + mine, return_inverse=True)
     _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # groups in the order in which they appear
+    # The order in which groups appear depends on the chunks that are answered from statistics.
+    named = keys.take(wrap_numbers(first, pa.int64())).rename_columns(list(map(str, range(keys.num_columns))))
+    by = [(name, "ascending") for name in named.column_names]
+    order = unwrap_numbers(pc.sort_indices(named, by))[0] if by else np.arange(len(first))
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return first[order], ranks[numbers.reshape(-1)]
