@@ -131,6 +131,14 @@ def test_first_page_has_the_size_of_the_repository_and_the_units_and_period_of_a
     assert "Near-surface air temperature 2025-01-01 to 2025-12-31 commits that changed it K 365×" in text
 
 
+def test_first_page_lists_coordinates_if_there_is_nothing_else() -> None:
+    repo = memory_repository(
+        np.arange(3), (3,), dimension_names=["a"], attributes={"units": "days since 2000-01-01"}
+    )
+    with serving(repo) as client:
+        assert "a 2000-01-01 to 2000-01-03" in page_text(client.get("/").text)
+
+
 def test_long_history_is_paged() -> None:
     repo = Repository.create(in_memory_storage())
     for number in range(104):

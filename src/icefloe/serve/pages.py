@@ -9,7 +9,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
@@ -66,6 +65,7 @@ from icefloe.serve.difference_plot import (
     outline_changes,
     tabulate_difference,
 )
+from icefloe.serve.first_page import RepositorySize, list_arrays, read_extent
 from icefloe.serve.line_plot import describe_line, series_url
 from icefloe.serve.log import read_log
 from icefloe.serve.positions import (
@@ -106,10 +106,6 @@ _CONTROLS: Final = {
     for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
     if chr(code) not in "\t\n\r"
 }
-_PATIENCE_S: Final = 0.5
-"""The time that a page waits for the size of a repository on this machine."""
-_MOST_PERIODS: Final = 10
-"""The maximum number of time coordinates that the first page reads."""
 _MOST_EXTENTS: Final = 50
 """The maximum number of changed arrays whose extents are shown with labels."""
 
@@ -142,7 +138,7 @@ class Pages:
         self._rendering = Decoders(replace(settings.limits, decoders=8))
         self._stale: dict[Any, tuple[float, Any]] = {}
         self._refreshing: set[Any] = set()
-        self._counting: tuple[Any, Future[str]] | None = None
+        self._size = RepositorySize(versions)
         self._lock = threading.Lock()
         pages: dict[str, Callable[[Request], Response]] = {
             "": self._home,
@@ -267,44 +263,11 @@ class Pages:
             "home.html",
             None,
             history=history,
-            contents=self._cached("contents", self._main_contents),
+            contents=self._cached("contents", lambda: list_arrays(self._opened)),
             verified=self._cached("verified", lambda: views.verify_facts(repo)),
-            size=self._count_size(history),
+            size=self._size.count(history),
             location=self._settings.location,
         )
-
-    def _count_size(self, history: dict[str, Any]) -> str:
-        """Format the size of the repository; empty if it is large, or not known within a moment."""
-        repo, key = self._opened.versions.repo, tuple(each["id"] for each in history["commits"])
-        if history["total"] > views.COMMITS_PER_PAGE:
-            return ""
-        with self._lock:
-            if self._counting is None or (self._counting[0] != key and self._counting[1].done()):
-                self._counting = key, get_pool("serve-size", 1).submit(views.total_size, repo)
-            counted_for, running = self._counting
-        try:
-            wait_s = _PATIENCE_S if self._opened.versions.answers_at_once else 0
-            return running.result(wait_s) if counted_for == key else ""
-        except TimeoutError:
-            return ""
-        except IcechunkError:
-            self._counting = None  # the next request tries again
-            return ""
-
-    def _main_contents(self) -> dict[str, Any] | None:
-        """List the arrays on the branch `main`; None if it does not exist."""
-        try:
-            shown = self._opened.show("branch:main")
-        except RequestError:
-            return None
-        found = views.contents(self._opened.versions.session(shown.snapshot_id), 40)
-        times: dict[str, list[str]] = {each["path"]: [] for each in found["coordinates"] if each["is_time"]}
-        for path in [*times][:_MOST_PERIODS]:
-            times[path] = self._extent_of(shown, path)
-        for each in found["data"]:
-            group = each["path"].rpartition("/")[0]
-            each["period"] = next((times[p] for dim in each["dims"] if (p := f"{group}/{dim}") in times), [])
-        return found
 
     def _tree(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a version"))
@@ -314,19 +277,10 @@ class Pages:
             raise RequestError(404, f"there is no node {path} in {shown.name}")
         tree = views.tree_facts(session, path)
         paths = [each["path"] for each in tree["coordinates"] if len(each["shape"]) == 1]
-        found = get_pool("serve-refs", 4).map(partial(self._extent_of, shown), paths[:_MOST_EXTENTS])
+        views_of = [self._opened.view(shown.snapshot_id, path) for path in paths[:_MOST_EXTENTS]]
+        found = get_pool("serve-refs", 4).map(read_extent, views_of)
         extents = {path: " to ".join(ends) for path, ends in zip(paths, found, strict=False)}
         return self._render("tree.html", shown, path, tree=tree, extents=extents)
-
-    def _extent_of(self, shown: ShownVersion, path: str) -> list[str]:
-        """Return the first and the last value of a coordinate; none if it cannot be read."""
-        view = self._opened.view(shown.snapshot_id, path)
-        size = view.shape[0]
-        try:
-            ends = [view.texts(view.read((slice(at, at + 1, 1),)))[0] for at in (0, size - 1) if size]
-        except (RequestError, IcechunkError):
-            return []
-        return [*dict.fromkeys(ends)]
 
     def _array(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a version"))
