@@ -342,15 +342,12 @@ def list_locations(workspace: Workspace, containers: Containers) -> list[str]:
     return found
 
 
-def iterate_referenced_files(workspace: Workspace, containers: Containers) -> Iterator[set[str]]:
-    """Yield the URLs of the files in the reference columns of a snapshot, one set for each manifest of an
-    array."""
+def iterate_manifest_refs(workspace: Workspace) -> Iterator[ArrayManifest]:
+    """Yield the reference columns of all arrays of a snapshot, manifest by manifest."""
     for node in workspace.base.nodes:
         data = node.node_data
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
-            refs = workspace.manifest_refs(node, ref)
-            codes = np.unique(refs.location_codes[refs.kind == VIRTUAL])
-            yield set(to_absolute_locations(refs.locations.take(codes), containers))
+            yield workspace.manifest_refs(node, ref)
 
 
 def iterate_chunks(

@@ -117,6 +117,54 @@ def test_fits_images_are_parsed_and_tables_refused(tmp_path: Path) -> None:
     assert "skip_variables" not in dataset.refused[0].sentence
 
 
+@pytest.mark.skipif(RELEASE < (2, 8), reason="VirtualiZarr 2.8 is the first whose FITS parser is right")
+def test_fits_images_that_would_be_read_wrongly_are_refused(tmp_path: Path) -> None:
+    """VirtualiZarr would take compressed tiles for values, and would round large integers."""
+    from astropy.io import fits
+
+    integers = VALUES.astype("i2")
+    large = fits.ImageHDU(VALUES.astype("u8") + 2**60, name="LARGE")
+    packed = [fits.CompImageHDU(integers, name=name) for name in ("PLAIN", "PACKED")]
+    plain = fits.ImageHDU(integers, name="PLAIN")
+    fits.HDUList([fits.PrimaryHDU(), plain, *packed, large]).writeto(tmp_path / "f.fits")
+
+    dataset = virtualize(aged(tmp_path / "f.fits"))
+
+    assert [each.variable for each in dataset.refused] == ["PLAIN_2", "PACKED", "LARGE"]
+    np.testing.assert_array_equal(read(dataset, "PLAIN"), integers)
+
+
+@pytest.mark.filterwarnings("ignore:File may have been truncated")
+@pytest.mark.skipif(RELEASE < (2, 8), reason="VirtualiZarr 2.8 is the first whose FITS parser is right")
+def test_truncated_fits_is_rejected(tmp_path: Path) -> None:
+    path = images(tmp_path)
+    path.write_bytes(path.read_bytes()[:2900])
+
+    with pytest.raises(
+        CannotVirtualizeError, match="is truncated: PRIMARY ends at byte 2976 of a file of 2900"
+    ):
+        virtualize(aged(path))
+
+
+@pytest.mark.skipif(RELEASE < (2, 7, 1), reason="VirtualiZarr 2.7.1 is the first with a parser for HDF4")
+def test_hdf4_with_another_compression_is_refused(tmp_path: Path) -> None:
+    """kerchunk takes every compression for deflate."""
+    from pyhdf.SD import SD, SDC
+
+    file = SD(str(tmp_path / "f.hdf"), SDC.WRITE | SDC.CREATE | SDC.TRUNC)
+    variable = file.create("t", SDC.FLOAT32, VALUES.shape)
+    variable.setcompress(SDC.COMP_RLE)
+    variable[:] = VALUES
+    variable.endaccess()
+    file.end()
+
+    dataset = virtualize(aged(tmp_path / "f.hdf"))
+
+    assert [each.sentence for each in dataset.refused] == [
+        "t: its chunks are not deflated; convert the file to NetCDF"
+    ]
+
+
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs")
 @pytest.mark.skipif(RELEASE < (2, 7, 1), reason="VirtualiZarr 2.7.1 is the first with a parser for HDF4")
 def test_hdf4_numbers_are_big_endian(tmp_path: Path) -> None:

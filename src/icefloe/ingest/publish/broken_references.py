@@ -6,18 +6,25 @@ because a file that was deleted is no longer among the sources of a run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
-from icefloe.core.reference_columns import iterate_referenced_files
+import numpy as np
+
+from icefloe.core.reference_columns import iterate_manifest_refs, to_absolute_locations
+from icefloe.encoding.columns import Blobs
 from icefloe.errors import InvalidInputError
+from icefloe.format.manifest import VIRTUAL, Checksum, ETag, LastModified
 from icefloe.ingest.discover.known_sources import look_up_versions
 from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.discover.urls import make_reference_url
+from icefloe.ingest.discover.web_server import FileVersion, strip_etag
 from icefloe.ingest.ledger import Ledger, LedgerRow
 from icefloe.ingest.options import Options
 from icefloe.ingest.report import IngestReport
+from icefloe.maintenance.integrity.verify_sources import find_sources, merge_sources
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.virtual.sources import to_location
@@ -38,6 +45,9 @@ def report_broken_references(
     planned = {each.url for each in report.outcome.wanted} if report.published is None and report.plan else {}
     rows = {row.source: row for row in known.rows if row.mode != "native" and row.source not in planned}
     missing, changed = _find_suspects(rows, sources, options.reading.storage_options)
+    if any(_is_indirect(row.to_source()) for row in rows.values()):
+        gone, other = _find_broken_files(session, rows.values(), options.reading.storage_options)
+        missing, changed = {**missing, **gone}, {**changed, **other}
     if not (missing or changed):
         return report
     referenced = _find_referenced(session, {**missing, **changed})
@@ -49,6 +59,8 @@ def report_broken_references(
 
 
 _Named = dict[str, IngestSource]
+_INDIRECT: Final = (".json", ".parq", ".parquet", ".dmrpp")
+"""The suffixes of kerchunk and DMR++ files."""
 
 
 def _find_suspects(
@@ -71,21 +83,65 @@ def _find_suspects(
     return missing, changed
 
 
+def _is_indirect(source: IngestSource) -> bool:
+    """Return whether a source consists of references to other files, which the ledger does not list."""
+    return source.is_repository or source.url.rstrip("/").lower().endswith(_INDIRECT)
+
+
+def _find_broken_files(
+    session: Session, rows: Iterable[LedgerRow], options: Mapping[str, Any]
+) -> tuple[_Named, _Named]:
+    """Return the missing and the changed files that references point to, and that the ledger does not list,
+    by URL."""
+    listed = {location for row in rows if (location := _find_location(row.to_source())) is not None}
+    found = merge_sources(map(find_sources, iterate_manifest_refs(session._workspace)))
+    others: dict[str, tuple[Checksum | None, int]] = {}
+    for (raw, checksum), end in found.items():
+        [location] = to_absolute_locations(Blobs.from_list([raw]), session._assets.virtual.containers)
+        if location not in listed:
+            url = unquote(urlsplit(location).path) if location.startswith("file:") else location
+            others[url] = checksum, end
+    sources = {url: IngestSource(url, -1, 0) for url in others}
+    now = look_up_versions(list(sources.values()), options)
+    missing = {url: sources[url] for url, version in now.items() if version is None}
+    changed = {
+        url: sources[url]
+        for url, version in now.items()
+        if version is not None and not _is_recorded(version, *others[url])
+    }
+    return missing, changed
+
+
+def _is_recorded(version: FileVersion, checksum: Checksum | None, end: int) -> bool:
+    if isinstance(checksum, ETag) and version.etag and strip_etag(checksum.value) != version.etag:
+        return False
+    if isinstance(checksum, LastModified) and version.modified_us > checksum.seconds * 1_000_000:
+        return False
+    return version.size_bytes < 0 or version.size_bytes >= end
+
+
+def _find_location(source: IngestSource) -> str | None:
+    """Return the location of a source in references; None if references cannot contain it."""
+    try:
+        return to_location(
+            make_reference_url(source.repository_address if source.is_repository else source.url)
+        )
+    except InvalidInputError:  # a signed URL
+        return None
+
+
 def _find_referenced(session: Session, suspects: Mapping[str, IngestSource]) -> Collection[str]:
     """Return the URLs of the sources that virtual chunks of the session refer to."""
     files: dict[str, str] = {}
     stores: dict[str, str] = {}
     for url, source in suspects.items():
-        try:
-            location = to_location(
-                make_reference_url(source.repository_address if source.is_repository else url)
-            )
-        except InvalidInputError:  # a signed URL is never referenced
-            continue
-        (stores if source.is_store else files)[location] = url
+        if (location := _find_location(source)) is not None:
+            (stores if source.is_store else files)[location] = url
     found: set[str] = set()
-    workspace, containers = session._workspace, session._assets.virtual.containers
-    for locations in iterate_referenced_files(workspace, containers):
+    containers = session._assets.virtual.containers
+    for refs in iterate_manifest_refs(session._workspace):
+        codes = np.unique(refs.location_codes[refs.kind == VIRTUAL])
+        locations = set(to_absolute_locations(refs.locations.take(codes), containers))
         found |= {files[each] for each in locations & files.keys()}
         found |= {
             url

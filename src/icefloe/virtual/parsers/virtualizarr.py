@@ -16,16 +16,27 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
+import numpy as np
+
 from icefloe._internal.extras import find_missing_package
 from icefloe._internal.private_imports import get_manifest_group
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.storage.object_store.clients import make_local_object_store
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.sources import FindAccess, SourceFile, check_reference, check_sources, to_location
+from icefloe.virtual.sources import (
+    FindAccess,
+    SourceFile,
+    check_ends,
+    check_reference,
+    check_sources,
+    to_location,
+)
 from icefloe.virtual.virtualizarr import from_manifest_group
 
 _COPIED_BYTES: Final = 1 << 24
+_DEFLATE: Final = 8
 _DAP4_GROUP: Final = "{http://xml.opendap.org/ns/DAP/4.0#}Group"
 _TO_SKIP: Final = re.compile(r"Pass skip_variables=\['(.*?)'\]")
 
@@ -56,7 +67,6 @@ def parse_with_virtualizarr(
             skipped = {*options.drop_variables, *(each.variable for each in refused)}
             try:
                 found = _parse_groups(parser, path, file.location, options.group, sorted(skipped))
-                break
             except ModuleNotFoundError as error:
                 if find_missing_package(error) is None:
                     raise CannotVirtualizeError(
@@ -68,16 +78,65 @@ def parse_with_virtualizarr(
             except (*DAMAGE, SyntaxError) as error:  # malformed XML raises SyntaxError
                 unsupported = _TO_SKIP.search(str(error))
                 if unsupported is None or unsupported[1] in skipped:
-                    reason = " ".join(str(error).split())
-                    raise CannotVirtualizeError(
-                        f"{file.location} cannot be read as {parser.title}: {type(error).__name__}: {reason}"
-                    ) from None
+                    raise _make_error(file, parser, error) from None
                 name, why = unsupported[1], " ".join(str(error)[: unsupported.start()].split())
                 refused.append(Refused(name, RefusalReason.UNSUPPORTED_LAYOUT, f"{name}: {why}"))
-        dataset = from_manifest_group(found)
+                continue
+            dataset = from_manifest_group(found)
+            wrong = list(_find_other_compressions(dataset, file)) if format == "hdf4" else []
+            wrong += _find_unreadable_images(path) if format == "fits" else []
+            if not (wrong := [each for each in wrong if each.variable not in skipped]):
+                break
+            refused += wrong
+        for name, variable in dataset.variables.items():
+            own = [each.location == to_location(path) for each in dataset.sources]
+            here = np.array(own, bool)[variable.references.sources]
+            check_ends(file, name, variable.references.offsets[here], variable.references.lengths[here])
         if format == "hdf4":
             dataset = _to_big_endian(dataset)
     return replace(_set_locations(dataset, file, path, access), refused=tuple(refused))
+
+
+def _make_error(file: SourceFile, parser: _Parser, error: BaseException) -> CannotVirtualizeError:
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if parser.title == "HDF4":
+        reason += (
+            "; kerchunk, which VirtualiZarr uses, reads only deflated data in one or two dimensions: convert "
+            "the file to NetCDF"
+        )
+    return CannotVirtualizeError(f"{file.location} cannot be read as {parser.title}: {reason}")
+
+
+def _find_other_compressions(dataset: VirtualDataset, file: SourceFile) -> Iterator[Refused]:
+    """Yield the variables of an HDF4 file that are not deflated. kerchunk assumes that all of them are."""
+    for name, variable in dataset.variables.items():
+        starts = variable.references.offsets[:1].tolist()
+        if any(codec["name"] != "bytes" for codec in variable.codecs) and starts:
+            header = int.from_bytes(file.read(starts[0], starts[0] + 2))
+            if header >> 8 & 15 != _DEFLATE or header % 31:  # RFC 1950
+                why = "its chunks are not deflated; convert the file to NetCDF"
+                yield Refused(name, RefusalReason.UNSUPPORTED_LAYOUT, f"{name}: {why}")
+
+
+def _find_unreadable_images(path: str) -> Iterator[Refused]:
+    """Yield the images of a FITS file that VirtualiZarr would read wrongly: it takes compressed tiles for
+    values, and stores 64-bit integers with an offset as floats."""
+    from astropy.io import fits
+
+    with ignore_warnings(), fits.open(path, do_not_scale_image_data=True) as hdus:
+        names: list[str] = []
+        for number, hdu in enumerate(hdus):
+            name = hdu.name or str(number)
+            names.append(f"{name}_{number}" if name in names else name)
+            if isinstance(hdu, fits.CompImageHDU):
+                why = "its tiles are compressed; decompress the file with funpack or astropy"
+            elif isinstance(hdu, fits.GroupsHDU):
+                why = "it has random groups"
+            elif hdu.is_image and hdu.header["BITPIX"] == 64 and hdu.header.get("BZERO"):
+                why = "it has 64-bit integers with an offset"
+            else:
+                continue
+            yield Refused(names[-1], RefusalReason.UNSUPPORTED_LAYOUT, f"{names[-1]}: {why}")
 
 
 def _to_big_endian(dataset: VirtualDataset) -> VirtualDataset:
