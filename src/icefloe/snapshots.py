@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -78,8 +78,9 @@ class Diff:
     """Groups whose Zarr metadata changed."""
     updated_arrays: set[str] = field(default_factory=set)
     """Arrays whose Zarr metadata changed. For their chunks see `updated_chunks`."""
-    updated_chunks: dict[str, list[list[int]]] = field(default_factory=dict)
-    """The coordinates of chunks that were written or deleted, by the path of their array."""
+    updated_chunks: dict[str, Sequence[list[int]]] = field(default_factory=dict)
+    """The coordinates of chunks that were written or deleted, by the path of their array: a list, or for more
+    than a million chunks a sequence that creates its items on demand."""
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of the old and the new path of each moved node."""
 

@@ -44,7 +44,7 @@ def test_large_transaction_logs_are_decoded_one_at_a_time(
                 alone.release()
         return read_transaction_log(data, id)
 
-    monkeypatch.setattr(assets, "_LARGE_LOG_BYTES", large_bytes)
+    monkeypatch.setattr(assets, "LARGE_LOG_BYTES", large_bytes)
     monkeypatch.setattr(assets, "read_transaction_log", watched)
     ids = [SnapshotId.parse(info.id) for info in repo.ancestry(branch="main")][:COMMITS]
 

@@ -405,3 +405,40 @@ def test_early_manifest_with_committed_references_survives_encoding() -> None:
     assert read.joined == ours.joined is not None
     assert read.info.num_chunk_refs == 7
     assert read.refs("/a").coords.tolist() == [[1, 1], [2, 1]]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_diff_of_very_many_chunks_lists_them_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    session._merge_receipts([written(session.fork(), rows, 3) for rows in (range(4, 6), range(3))])
+    plain = session.status().updated_chunks["/a"]
+    first = session.commit("early")
+    session = repo.writable_session("main")
+    array(session)[0, 1] = 5
+    array(session)[7, 2] = 8
+    session.commit("two more")
+    listed = repo.diff(from_snapshot_id=_first_of(repo, first), to_branch="main")
+
+    monkeypatch.setattr(chunk_regions, "MOST_LISTED", 4)
+    found = repo.diff(from_snapshot_id=_first_of(repo, first), to_branch="main")
+
+    chunks, expected = found.updated_chunks["/a"], [*plain, [7, 2]]
+    assert isinstance(chunks, chunk_regions.ListedChunks)
+    assert found == listed
+    assert chunks == expected
+    assert chunks != [*expected[:-1], [7, 1]]
+    assert list(chunks) == expected
+    assert len(chunks) == len(expected) == 16
+    assert chunks[-1] == [7, 2]
+    for piece in (slice(3), slice(2, 14), slice(None, None, 3), slice(12, 1, -4), slice(9, 9)):
+        assert chunks[piece] == expected[piece]
+    assert repr(found) == repr(listed)
+    with pytest.raises(IndexError):
+        chunks[16]
+
+
+def _first_of(repo: Repository, commit: str) -> str:
+    parent = repo.lookup_snapshot(commit).parent_id
+    assert parent is not None
+    return parent

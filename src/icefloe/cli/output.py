@@ -168,7 +168,7 @@ def plain(value: Any) -> Any:
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, set | frozenset):
         return sorted(map(plain, value))
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [plain(each) for each in value]
     if isinstance(value, date):
         return value.isoformat()

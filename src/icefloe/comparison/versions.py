@@ -23,6 +23,7 @@ from icefloe.core.chunk_grid import Grid, get_stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, NodeNotFoundError
 from icefloe.format import coordinates
+from icefloe.format.chunk_regions import list_chunks
 from icefloe.format.manifest import ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
 from icefloe.session import Session
@@ -126,7 +127,7 @@ class Comparison(Report):
             set(self.deleted_arrays),
             set(self.updated_groups),
             set(self.updated_arrays),
-            {path: each.coords.tolist() for path, each in self.chunks.items()},
+            {path: list_chunks(each.coords) for path, each in self.chunks.items()},
             list(self.moved_nodes),
         )
 

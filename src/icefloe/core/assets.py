@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar
 
-from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock, release_freed_memory
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
 from icefloe.config import EffectiveConfig
 from icefloe.core.cache import WeightedCache
@@ -16,6 +16,7 @@ from icefloe.encoding.envelope import IMPLEMENTATION
 from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import (
     CHUNKS,
+    LARGE_LOG_BYTES,
     MANIFESTS,
     SNAPSHOTS,
     TRANSACTIONS,
@@ -41,12 +42,19 @@ from icefloe.storage.disk_cache import CachedLocation
 Value = TypeVar("Value")
 
 _ZSTD_NAME: Final = "zstd"
-_LARGE_LOG_BYTES: Final = 4 << 20
-"""The size above which transaction logs are decoded one at a time. A log of 14 million chunks has 60 MB, and
-takes 400 MB while it is decoded.
-"""
 _decoding_large_log = fork_safe_lock()
 _FIRST_SNAPSHOT: Final = f"{SNAPSHOTS}/{INITIAL_SNAPSHOT_ID}"
+
+
+def decode_log(data: bytes, id: SnapshotId) -> TransactionLog:
+    """Decode a transaction log file that was read as an asset. Operations that read several logs in parallel
+    decode large ones one by one."""
+    if len(data) < LARGE_LOG_BYTES:
+        return read_transaction_log(data, id)
+    with _decoding_large_log:
+        log = read_transaction_log(data, id)
+        release_freed_memory()  # otherwise each thread keeps the memory of one log
+        return log
 
 
 class AssetStore:
@@ -118,19 +126,18 @@ class AssetStore:
         """Return the transaction log of a snapshot from the cache, or read its file."""
 
         def load() -> TransactionLog:
-            return self._load(f"{TRANSACTIONS}/{id}", decode)
-
-        def decode(data: bytes) -> TransactionLog:
-            if len(data) <= _LARGE_LOG_BYTES:
-                return read_transaction_log(data, id)
-            with _decoding_large_log:  # operations read logs in parallel
-                return read_transaction_log(data, id)
+            return self._load(f"{TRANSACTIONS}/{id}", lambda data: decode_log(data, id))
 
         return self._logs.get(id, load)
 
     def read_sealed_log(self, id: SnapshotId) -> SealedLog:
-        """Read the file of a transaction log without decoding it."""
-        return self._load(f"{TRANSACTIONS}/{id}", lambda data: SealedLog(data, id))
+        """Read the file of a transaction log without decoding it.
+
+        It is not added to the disk cache, because it has not been checked.
+        """
+        path = f"{TRANSACTIONS}/{id}"
+        found = self.disk.read(path) if self.disk is not None else None
+        return SealedLog(self.storage.get(path)[0] if found is None else found, id)
 
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
         """Read bytes `start` to `stop` of a native chunk object. Chunks are not cached."""

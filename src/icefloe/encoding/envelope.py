@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from io import BytesIO
@@ -37,6 +37,7 @@ MiB result.
 _FEW_BLOCKS = 1000
 _SMALL_BLOCK = 1 << 10
 """A frame that declares its size may have _FEW_BLOCKS blocks, and one more for each _SMALL_BLOCK bytes."""
+_PART_BYTES = 4 << 20
 _PARALLEL_BYTES = 8 << 20
 """Larger payloads are compressed by two threads."""
 
@@ -127,6 +128,39 @@ def open_header(data: bytes | memoryview, place: str) -> Header:
 def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | bytearray:
     """Decompress the payload in the envelope of a metadata file whose header was checked."""
     return open_frames(memoryview(data)[HEADER.size :], place)
+
+
+def stream_payload(data: bytes | memoryview, place: str) -> tuple[int, Iterator[bytes]] | None:
+    """Return the size of the payload in the envelope of a metadata file, and its parts, which are
+    decompressed one by one; None if the file does not declare the size.
+
+    Damage is detected while the parts are read.
+    """
+    frames = memoryview(data)[HEADER.size :]
+    try:
+        size = zstandard.frame_content_size(frames)
+    except zstandard.ZstdError:
+        return None
+    if not 0 < size <= min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES):
+        return None
+    return size, _decompress_parts(frames, size, place)
+
+
+def _decompress_parts(frame: memoryview, size: int, place: str) -> Iterator[bytes]:
+    if _frame_end(frame, size) != len(frame):
+        _refuse(f"{place}: the zstd frame does not end at byte {len(frame)}")
+    left = size
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
+            while part := reader.read(_PART_BYTES):
+                left -= len(part)
+                yield part
+    except zstandard.ZstdError as error:
+        raise FormatError(
+            f"{place}: damaged zstd frame: {error}", kind=ErrorKind.INVALID_FILE_FORMAT
+        ) from None
+    if left:
+        _refuse(f"{place}: the zstd frame does not contain the {size} bytes that it declares")
 
 
 def open_frames(frames: memoryview, place: str) -> NDArray[np.uint8] | bytearray:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, overload
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from icefloe.format.coordinates import Coords
 
 BLOCK_CHUNKS: Final = 1 << 17
 """The largest number of coordinates that are listed at a time."""
+MOST_LISTED: Final = 1 << 20
+"""The largest number of chunks of one array that are listed all at once."""
 
 Region: TypeAlias = tuple[range, ...] | Coords
 """A window of the chunk grid that is filled completely, or sorted coordinates."""
@@ -49,6 +52,69 @@ class ChunkRegions:
     def coords(self) -> Coords:
         """List the sorted coordinates of all chunks in the regions."""
         return np.concatenate([np.zeros((0, self.rank), np.uint32), *self.blocks()])
+
+
+class ListedChunks(Sequence[list[int]]):
+    """The coordinates of very many chunks of one array, as a sequence of lists that are created on demand.
+
+    A list of a million chunks takes 160 MB. This sequence keeps regions, and creates lists block by block.
+    """
+
+    __slots__ = ("_count", "_regions")
+
+    def __init__(self, regions: ChunkRegions) -> None:
+        self._regions = regions
+        self._count = len(regions)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for block in self._regions.blocks():
+            yield from block.tolist()
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        rows = range(self._count)[index]
+        if isinstance(rows, int):
+            return self._take(rows, rows + 1)[0]
+        if not rows:
+            return []
+        first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
+        return self._take(first, last + 1)[:: abs(rows.step)][:: 1 if rows.step > 0 else -1]
+
+    def _take(self, start: int, stop: int) -> list[list[int]]:
+        found: list[list[int]] = []
+        at = 0
+        for block in self._regions.blocks():
+            if at + len(block) > start:
+                found += block[max(start - at, 0) : stop - at].tolist()
+            at += len(block)
+            if at >= stop:
+                break
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | ListedChunks):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ListedChunks({self._regions!r})"
+
+
+def list_chunks(chunks: Coords | ChunkRegions) -> Sequence[list[int]]:
+    """Return the coordinates of the chunks in regions as a list, or as `ListedChunks` if they are very
+    many."""
+    if len(chunks) > MOST_LISTED:
+        return ListedChunks(chunks if isinstance(chunks, ChunkRegions) else ChunkRegions.of_sorted(chunks))
+    listed: list[list[int]] = (chunks.coords() if isinstance(chunks, ChunkRegions) else chunks).tolist()
+    return listed
 
 
 def _split_in_order(regions: Sequence[Region]) -> Iterator[Sequence[Region]]:

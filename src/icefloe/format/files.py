@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final, TypeVar
+
+import numpy as np
 
 from icefloe._internal.ids import ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.encoding.columns import U8
@@ -18,6 +21,7 @@ from icefloe.encoding.envelope import (
     open_payload,
     seal,
     seal_parts,
+    stream_payload,
 )
 from icefloe.encoding.flatbuffers.builder import PayloadParts
 from icefloe.encoding.flatbuffers.reader import Payload
@@ -41,6 +45,11 @@ from icefloe.format.transaction_log_codec import (
 from icefloe.format.updates import Updates
 
 Value = TypeVar("Value", Snapshot, SnapshotInfo, PackedManifest, TransactionLog)
+
+LARGE_LOG_BYTES: Final = 4 << 20
+"""The size from which transaction logs are decoded one at a time, and copied in parts. A log of 14 million
+chunks has 60 MB, and takes 400 MB while it is decoded.
+"""
 
 REPO_PATH: Final = "repo"
 SNAPSHOTS: Final = "snapshots"
@@ -192,20 +201,50 @@ class SealedLog:
     """
 
     def __init__(self, data: bytes, id: SnapshotId) -> None:
-        self._spec, self._payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
+        self._data, self._place = data, f"{TRANSACTIONS}/{id}"
+        self._spec = _check_header(data, FileType.TRANSACTION_LOG, self._place)
 
     @property
     def has_moves(self) -> bool:
         """True if the transaction log in a whole file, with its envelope, contains moves of nodes."""
-        return has_moves(self._payload)
+        return has_moves(self._open())
+
+    def _open(self) -> Payload:
+        return Payload(open_payload(self._data, self._place), self._place)
 
     def renamed(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
         """Return a whole transaction log file with the same changes for another snapshot."""
-        rename_transaction_log(self._payload, id)
-        return seal_payload(self._payload.data, FileType.TRANSACTION_LOG, self._spec, level)
+        if len(self._data) >= LARGE_LOG_BYTES and (parts := self._rename_parts(id)) is not None:
+            return seal_payload(parts, FileType.TRANSACTION_LOG, self._spec, level)
+        payload = self._open()
+        rename_transaction_log(payload, id)
+        return seal_payload(payload.data, FileType.TRANSACTION_LOG, self._spec, level)
+
+    def _rename_parts(self, id: SnapshotId) -> PayloadParts | None:
+        """Return the payload for another snapshot in parts; None if the id is not in the first part, where
+        all known writers place it."""
+        found = stream_payload(self._data, self._place)
+        if found is None:
+            return None
+        size, parts = found
+        first = np.frombuffer(next(parts), np.uint8)
+        payload = Payload(np.zeros(size, np.uint8), self._place)  # untouched pages take no memory
+        payload.data[: len(first)] = first
+        try:
+            end = rename_transaction_log(payload, id)
+        except FormatError:  # also if the root table is in a later part
+            return None
+        if end > len(first):
+            return None
+        return PayloadParts(size, chain([payload.data[: len(first)].data], parts))
 
 
 def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
+    spec = _check_header(data, file_type, place)
+    return spec, Payload(open_payload(data, place), place)
+
+
+def _check_header(data: bytes, file_type: FileType, place: str) -> Spec:
     header = open_header(data, place)
     spec = get_spec(header.spec, place)
     if header.file_type is not file_type:
@@ -213,7 +252,7 @@ def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
             f"{place}: file type {header.file_type.name.lower()}, expected {file_type.name.lower()}",
             kind=ErrorKind.INVALID_FILE_FORMAT,
         )
-    return spec, Payload(open_payload(data, place), place)
+    return spec
 
 
 def _named(value: Value, id: ObjectId, payload: Payload) -> Value:

@@ -83,12 +83,12 @@ class UpdatedChunks:
             return UpdatedChunks._make_of_one(lists[0][0], coordinates.keep_last_of_equal(only)[0])
         joined: dict[tuple[NodeId, int], list[Coords | ChunkRegions]] = {}
         for node, chunks in lists:
-            joined.setdefault((node, _get_rank(chunks)), []).append(chunks)
+            joined.setdefault((node, get_rank(chunks)), []).append(chunks)
         empty = {node for node, _ in joined} - {
             node for (node, _), parts in joined.items() if any(map(len, parts))
         }
         keys = sorted(key for key, parts in joined.items() if any(map(len, parts)) or key[0] in empty)
-        columns = [_join(joined[key], key[1]) for key in keys]
+        columns = [join_chunks(joined[key], key[1]) for key in keys]
         listed = [column.reshape(-1) for column in columns if not isinstance(column, ChunkRegions)]
         return UpdatedChunks(
             np.frombuffer(b"".join(node for node, _ in keys), np.uint8).reshape(-1, 8),
@@ -141,12 +141,14 @@ class UpdatedChunks:
             yield node, chunks.coords() if isinstance(chunks, ChunkRegions) else chunks
 
 
-def _get_rank(chunks: Coords | ChunkRegions) -> int:
+def get_rank(chunks: Coords | ChunkRegions) -> int:
+    """Return the number of coordinates of each changed chunk in a transaction log."""
     return chunks.rank if isinstance(chunks, ChunkRegions) else chunks.shape[1]
 
 
-def _join(parts: Sequence[Coords | ChunkRegions], rank: int) -> Coords | ChunkRegions:
-    """Join lists of one array. Few chunks are listed even if they were given as regions."""
+def join_chunks(parts: Sequence[Coords | ChunkRegions], rank: int) -> Coords | ChunkRegions:
+    """Join changed chunks of one array from several logs, each once. Few chunks are listed even if they were
+    given as regions."""
     if any(isinstance(part, ChunkRegions) for part in parts) and sum(map(len, parts)) > BLOCK_CHUNKS:
         return ChunkRegions(
             rank,

@@ -56,12 +56,14 @@ def decode_transaction_log(payload: Payload) -> TransactionLog:
     )
 
 
-def rename_transaction_log(payload: Payload, id: SnapshotId) -> None:
-    """Change the snapshot id of an encoded transaction log in place, without decoding anything else."""
+def rename_transaction_log(payload: Payload, id: SnapshotId) -> int:
+    """Change the snapshot id of an encoded transaction log in place, without decoding anything else, and
+    return the position after it."""
     place = Cursor.root(payload, TRANSACTION_LOG).place_of("id")
     if place is None or place + SnapshotId.SIZE > payload.size:
         payload.fail("has no snapshot id")
     payload.data[place : place + SnapshotId.SIZE] = np.frombuffer(id, np.uint8)
+    return place + SnapshotId.SIZE
 
 
 def has_moves(payload: Payload) -> bool:

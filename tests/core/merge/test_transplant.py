@@ -18,7 +18,13 @@ from icefloe import (
     RepositoryConfig,
     in_memory_storage,
 )
-from icefloe._internal.ids import SnapshotId
+from icefloe._internal.ids import NodeId, SnapshotId
+from icefloe.encoding import envelope
+from icefloe.errors import FormatError
+from icefloe.format import files
+from icefloe.format.files import SealedLog, read_transaction_log, write_transaction_log
+from icefloe.format.spec import get_spec
+from icefloe.format.transaction_log import TransactionLog
 
 Change = Callable[[Any], object]
 
@@ -180,3 +186,26 @@ def test_version_1_is_refused() -> None:
     commit(repo, "side", write_a)
 
     assert transplant(repo) is None
+
+
+def _sealed_log() -> tuple[bytes, SnapshotId, SnapshotId]:
+    """Return a transaction log file with incompressible coordinates, its id, and another id."""
+    own, other = SnapshotId.random(), SnapshotId.random()
+    numbers = np.random.default_rng(0).choice(1 << 31, 3000, replace=False).astype(np.uint32)
+    log = TransactionLog.of(own, {NodeId.random(): np.sort(numbers).reshape(-1, 1)})
+    return write_transaction_log(log, get_spec(2, "test")), own, other
+
+
+@pytest.mark.parametrize("part_bytes", [8, 200, 10_000], ids=["id in a later part", "parts", "one part"])
+def test_large_log_is_copied_in_parts(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+    data, own, other = _sealed_log()
+    expected = SealedLog(data, own).renamed(other)
+    monkeypatch.setattr(files, "LARGE_LOG_BYTES", 0)
+    monkeypatch.setattr(envelope, "_PART_BYTES", part_bytes)
+
+    copied = SealedLog(data, own).renamed(other)
+
+    assert read_transaction_log(copied, other) == read_transaction_log(expected, other)
+    for damaged in (data[:-1], data + b"x", data[:500] + bytes(len(data) - 500), data[:39]):
+        with pytest.raises(FormatError):
+            SealedLog(damaged, own).renamed(other)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import NodeId
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.workspace import Workspace
-from icefloe.format import coordinates
+from icefloe.format.chunk_regions import ChunkRegions, list_chunks
 from icefloe.format.coordinates import Coords
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.transaction_log import TransactionLog
+from icefloe.format.transaction_log import TransactionLog, get_rank, join_chunks
 from icefloe.snapshots import Diff
 
 
@@ -30,7 +30,10 @@ def _make_diff(changes: ChangeSet) -> Diff:
     paths: dict[str, Any] = {name: {node.path for node in nodes} for name, nodes in lists.items()}
     return Diff(
         **paths,
-        updated_chunks={delta.path: delta.coords().tolist() for delta in changes.chunks.values()},
+        updated_chunks={
+            delta.path: list_chunks(delta.regions() if delta.early else delta.coords())
+            for delta in changes.chunks.values()
+        },
         moved_nodes=[(source, path) for path, source in sorted(changes.moved.items())],
     )
 
@@ -43,7 +46,7 @@ def diff_logs(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) 
     """
     before, after = _index_paths_by_id(older), _index_paths_by_id(newer)
     diff = Diff()
-    chunks: dict[tuple[str, int], list[Coords]] = {}
+    chunks: dict[tuple[str, int], list[Coords | ChunkRegions]] = {}
 
     def add(target: set[str], ids: NDArray[np.uint8], *sides: Mapping[bytes, str]) -> None:
         for row in ids:
@@ -58,14 +61,15 @@ def diff_logs(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) 
         add(diff.deleted_arrays, log.deleted_arrays, before)
         add(diff.updated_groups, log.updated_groups, after, before)
         add(diff.updated_arrays, log.updated_arrays, after, before)
-        for node, coords in log.updated_chunks:
+        for node, changed in log.updated_chunks.lists():
             path = _find(node, after, before)
             if path is not None:
-                chunks.setdefault((path, coords.shape[1]), []).append(coords)
+                chunks.setdefault((path, get_rank(changed)), []).append(changed)
         diff.moved_nodes.extend((move.from_path, move.to_path) for move in log.moved_nodes)
-    for (path, _), parts in sorted(chunks.items()):
-        found = coordinates.keep_last_of_equal(np.concatenate(parts))[0].tolist()
-        diff.updated_chunks.setdefault(path, []).extend(found)
+    for (path, rank), parts in sorted(chunks.items()):
+        found = list_chunks(join_chunks(parts, rank))
+        earlier = diff.updated_chunks.get(path)  # the rank of the array changed
+        diff.updated_chunks[path] = found if earlier is None else [*earlier, *found]
     return diff
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock, release_freed_memory
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId, encode_column
-from icefloe.core.assets import AssetStore
+from icefloe.core.assets import AssetStore, decode_log
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.encoding.columns import Ragged, expand_ranges
@@ -28,7 +28,6 @@ from icefloe.format.files import (
     TRANSACTIONS,
     read_manifest,
     read_snapshot,
-    read_transaction_log,
 )
 from icefloe.format.id_columns import is_member, sort_ids, to_id_bytes
 from icefloe.format.manifest import NATIVE, ArrayManifest
@@ -324,7 +323,7 @@ def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:
     id = SnapshotId(snapshot)
     path = f"{TRANSACTIONS}/{id}"
     try:
-        read_transaction_log(storage.get(path)[0], id)
+        decode_log(storage.get(path)[0], id)
     except IcechunkError as damage:
         return Finding("unreadable", path, f"snapshot {id}", str(damage))
     return None
@@ -373,7 +372,10 @@ def _check_manifest(
     if expected.num_chunk_refs <= _MANY_REFS:
         return _check_manifest_content(storage, follow, task)
     with _checking_large[bytes(id)[-1] % len(_checking_large)]:
-        return _check_manifest_content(storage, follow, task)
+        try:
+            return _check_manifest_content(storage, follow, task)
+        finally:
+            release_freed_memory()  # otherwise each thread keeps the memory of one manifest
 
 
 def _check_manifest_content(
