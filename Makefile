@@ -147,7 +147,7 @@ torture: setup-compat
 	ICEFLOE_DRIVER_KILLS=50 $(BIN)/python -m pytest -q -n 0 -m cluster -k "any_time or stream_survives" tests/spark/test_faults.py \
 	    tests/compat/test_stream_kills.py
 	ICEFLOE_STREAMS=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/query/stream/test_rows.py
-	ICEFLOE_APPENDS=300 ICEFLOE_FEEDS=300 ICEFLOE_FEED_PROCESSES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_concurrent_appends.py \
+	ICEFLOE_APPENDS=300 ICEFLOE_FEEDS=300 ICEFLOE_FEED_PROCESSES=100 ICEFLOE_FEED_DAYS=365 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_concurrent_appends.py \
 	    tests/proof/test_feeds.py
 	ICEFLOE_STATISTICS_HISTORIES=200 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/maintenance/statistics
 	ICEFLOE_STATISTICS=100 $(BIN)/python -m pytest -q -n $(JOBS) -m compat tests/compat/test_statistics.py

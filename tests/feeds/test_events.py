@@ -173,3 +173,37 @@ def test_watch_command_runs_a_program_for_each_event(
     assert json.loads(capsys.readouterr().out)["message"] == "two"
     assert app.main([*words, "--exec", "'unclosed"]) == 2
     assert "is not a command: No closing quotation" in capsys.readouterr().err
+
+
+def test_watch_command_repeats_a_failed_delivery(
+    repo: icefloe.Repository,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["watch", str(tmp_path / "repo"), "--bookmark", str(tmp_path / "seen")]
+    assert app.main([*words, "--once"]) == 0
+    commit(repo, "one")
+    program = tmp_path / "react.py"
+    program.write_text(
+        "import pathlib, sys\n"
+        f"tried = pathlib.Path({str(tmp_path / 'tried')!r})\n"
+        "if not tried.exists():\n"
+        "    tried.touch()\n"
+        "    sys.exit(1)\n"
+        "tried.write_text(sys.stdin.read())\n"
+    )
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", pause)
+
+    app.main([*words, "--interval", "9", "--exec", f"{sys.executable} {program}"])
+
+    assert "was not delivered" in capsys.readouterr().err
+    assert json.loads((tmp_path / "tried").read_text())["message"] == "one"
+    assert pauses == [9, 9]

@@ -11,16 +11,26 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zarr
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from icefloe import AppendConflictError, AppendSolver, Repository, Session, in_memory_storage
+from icefloe import (
+    AppendConflictError,
+    AppendSolver,
+    InvalidInputError,
+    Repository,
+    Session,
+    in_memory_storage,
+)
 from icefloe.core.merge.group_commit import GroupCommits
 from tests.support.servers.moto import make_bucket
 from tests.support.servers.proxy import Request, faulty_proxy
@@ -31,6 +41,7 @@ BATCH = 3
 # Seeds of each version of the format; `make torture` runs more.
 FEEDS = int(os.environ.get("ICEFLOE_FEEDS", "3"))
 PROCESSES = int(os.environ.get("ICEFLOE_FEED_PROCESSES", "3"))
+DAYS = int(os.environ.get("ICEFLOE_FEED_DAYS", "5"))
 
 
 @pytest.mark.parametrize("first", range(0, FEEDS, BATCH))
@@ -80,6 +91,74 @@ def test_processes_append_to_a_bucket_that_drops_responses(s3_server: str) -> No
         feed_processes.run({**place, "endpoint_url": proxy.url}, PROCESSES, 2)
 
     feed_processes.check(place, PROCESSES, 2)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_window_of_three_days_is_correct_at_every_commit(
+    monkeypatch: pytest.MonkeyPatch, spec_version: int
+) -> None:
+    monkeypatch.setattr(
+        "icefloe.maintenance.window.SMALL_ARRAY_BYTES", 1 << 10
+    )  # move arrays, rewrite labels
+    repo = Repository.create(in_memory_storage(), spec_version=spec_version)
+    with repo.transaction("main", message="create") as store:
+        group = zarr.create_group(store)
+        group.create_array("time", shape=(0,), chunks=(64,), dtype="i8", dimension_names=["time"])
+        for name, hours in (("a", 6), ("b", 12)):
+            names = ("time", "x")
+            group.create_array(name, shape=(0, 8), chunks=(hours, 8), dtype="f4", dimension_names=names)
+    chance = random.Random(spec_version)
+    written: dict[str, set[int]] = {"a": set(), "b": set()}
+
+    def check(session: Session) -> list[int]:
+        group = zarr.open_group(session.store, mode="r")
+        labels: list[int] = np.asarray(group["time"]).tolist()
+        for name, hours in written.items():
+            expected = [label if label in hours else 0 for label in labels]
+            assert (np.asarray(group[name]) == np.array(expected)[:, None]).all(), name
+        return labels
+
+    for day in range(DAYS):
+        reader = repo.readonly_session("main")
+        before = check(reader)
+        known = {name: set(hours) for name, hours in written.items()}
+        # Two writers of one array each, and one that appends both arrays for the hours after them.
+        jobs = [("a", 0, 12), ("b", 0, 12), ("ab", 12, 24)]
+        sessions = [repo.writable_session("main") for _ in jobs]
+        for session, (names, first, last) in zip(sessions, jobs, strict=True):
+            group = zarr.open_group(session.store)
+            labels = np.arange(day * 24 + first, day * 24 + last)
+            for name in ("time", "a", "b"):
+                array: Any = group[name]
+                rows = array.shape[0]
+                array.resize((rows + len(labels), *array.shape[1:]))
+                if name == "time":
+                    array[rows:] = labels
+                elif name in names:
+                    array[rows:] = np.repeat(labels[:, None], 8, 1)
+        order = [0, 1, 2] if chance.random() < 0.5 else [1, 0, 2]
+        for number in order:
+            if chance.random() < 0.4:
+                with suppress(InvalidInputError):  # no chunk starts before the window
+                    repo.keep_window(72.0, "time")
+                check(repo.readonly_session("main"))
+            names, first, last = jobs[number]
+            for name in names:
+                written[name] |= set(range(day * 24 + first, day * 24 + last))
+            sessions[number].commit(f"day {day}", rebase_with=AppendSolver("time"))
+            check(repo.readonly_session("main"))
+        repo.keep_window(72.0, "time")
+        labels = check(repo.readonly_session("main"))
+        end = (day + 1) * 24
+        assert labels == list(range(labels[0], end))
+        assert labels[0] <= max(end - 1 - 72, 0) < labels[0] + 12 + (day < 3) * 72
+        written, latest = known, written
+        assert check(reader) == before  # readers of an earlier snapshot see its rows
+        written = latest
+        if day % 4 == 3:
+            now = datetime.now(UTC)
+            repo.expire_snapshots(now)
+            repo.garbage_collect(now)
 
 
 class FeedMachine(RuleBasedStateMachine):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -204,7 +206,8 @@ def watch(
     """Report new commits, tags and operations as JSON lines.
 
     Each event is reported at least once: the bookmark advances when the event has been printed, the command
-    has succeeded, or the URL has accepted the event. Press Ctrl-C to stop.
+    has succeeded, or the URL has accepted the event. Until then, delivery is repeated every INTERVAL seconds,
+    or by the next run with --once. Press Ctrl-C to stop.
 
     \b
     icefloe watch data/repo --bookmark seen.json
@@ -219,11 +222,25 @@ def watch(
         deliver = _Command(command)
     elif webhook is not None:
         deliver = _Webhook(webhook)
+    if not once and deliver is not _print:
+        deliver = partial(_deliver_until_accepted, deliver, interval)
     work(repo, bookmark, deliver, interval=interval, once=once)
 
 
 def _print(event: Event) -> None:
     click.echo(json.dumps(event.to_dict()))
+
+
+def _deliver_until_accepted(deliver: Callable[[Event], None], interval: float, event: Event) -> None:
+    """Deliver an event again and again, so that a webhook that is down for a while does not end the watch."""
+    while True:
+        try:
+            deliver(event)
+        except InvalidInputError as error:
+            click.echo(f"warning: {error}", err=True)
+            time.sleep(interval)
+        else:
+            return
 
 
 class _Command:
