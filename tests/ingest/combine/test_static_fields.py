@@ -265,3 +265,42 @@ def test_static_fields_of_tiles_are_compared_on_append(tmp_path: Path, mode: str
     other = tiles(tmp_path, 6, (OROG, OROG + 1))
     with pytest.raises(ProblemsError, match=r"6-1.nc: orog: differs from that of the repository"):
         run(repo, other, mode=mode)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ds: ds.assign_coords(lat=ds["lat"] + 0.5),
+        lambda ds: ds.isel(lat=slice(None, None, -1)),
+        lambda ds: ds.isel(lat=slice(3)),
+    ],
+)
+@pytest.mark.parametrize("stored", [0, 2])
+def test_file_that_differs_in_two_coordinates_is_named(tmp_path: Path, change: Any, stored: int) -> None:
+    files = [write(tmp_path / f"{number}.nc", days(2 * number, 2)) for number in range(3)]
+    files.append(write(tmp_path / "3.nc", change(days(6, 2))))
+    repo = new_repo(tmp_path)
+    if stored:
+        run(repo, files[:stored])
+
+    with pytest.raises(ProblemsError) as caught:
+        run(repo, files)
+    report = run(repo, files, on_bad_file="skip")
+
+    [row] = caught.value.problems.rows()
+    there = "the repository" if stored else files[0]
+    expected_row = (files[3], "lat", f"has different labels than {there}")
+    assert (row["file"], row["variable"], row["problem"]) == expected_row
+    assert "concat_dim" in row["remedy"]
+    assert [each.source.url for each in report.bad] == files[3:]
+    assert_same(read_all(repo), expected(files[:3]))
+
+
+def test_file_without_labels_is_named(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{number}.nc", days(2 * number, 2)) for number in range(2)]
+    files.append(write(tmp_path / "2.nc", days(4, 2).drop_vars("lat")))
+
+    with pytest.raises(
+        ProblemsError, match=r"2\.nc: lat: has no labels, but other files have them; name the"
+    ):
+        run(new_repo(tmp_path), files)

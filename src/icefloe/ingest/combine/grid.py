@@ -32,6 +32,7 @@ from icefloe.ingest.combine.static_fields import (
     ComparedSource,
     find_differing_fields,
     find_differing_labels,
+    find_missing_labels,
     find_stored_only,
     find_stored_tiles,
     find_undigested,
@@ -209,6 +210,8 @@ def _combine(
         return DigestRequest((error.name,), sources)
     except CannotCombineError as error:
         if error.cause == "labels" and (wrong := list(find_differing_labels(given, how.concat_dim))):
+            raise _MisfitError(wrong) from error
+        if error.cause == "missing labels" and (wrong := list(find_missing_labels(given))):
             raise _MisfitError(wrong) from error
         found = find_overlaps(given) if error.cause == "overlap" else []
         if not found:

@@ -34,9 +34,14 @@ _OVERLAPS = (
 )
 """Parts of xarray's error messages about files that overlap or have the same labels. The messages do not
 contain the names of the files."""
-_DIFFERENT_LABELS = "join='exact'"
-"""A part of xarray's error message about files with different labels. The message does not contain the names
-of the files."""
+_CAUSES = (
+    ("join='exact'", "labels"),
+    ("is neither monotonically increasing nor", "labels"),
+    ("requires a corresponding 1D coordinate", "missing labels"),
+    ("not present in all datasets", "missing labels"),
+)
+"""Parts of xarray's error messages about files with different or missing labels, with the cause. The messages
+do not contain the names of the files."""
 
 
 class CannotCombineError(InvalidInputError):
@@ -45,7 +50,9 @@ class CannotCombineError(InvalidInputError):
     `cause` is the reason if xarray's message contains it.
     """
 
-    def __init__(self, reason: str, *, cause: Literal["overlap", "labels", ""] = "") -> None:
+    def __init__(
+        self, reason: str, *, cause: Literal["overlap", "labels", "missing labels", ""] = ""
+    ) -> None:
         super().__init__(f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA)
         self.cause = cause
         self.args = (reason,)
@@ -336,7 +343,7 @@ def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Datas
             dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
             reason, hint = f"{reason}; there are {', '.join(dims)}", NAME_DIMENSION
         overlaps = any(text in reason for text in _OVERLAPS)
-        cause: Any = "overlap" if overlaps else "labels" if _DIFFERENT_LABELS in reason else ""
+        cause: Any = "overlap" if overlaps else next((of for text, of in _CAUSES if text in reason), "")
         if how.concat_dim is None and cause == "labels":
             hint = Hint.any_of(NAME_DIMENSION, JOIN)
         raise CannotCombineError(reason, cause=cause).with_hint(hint) from error

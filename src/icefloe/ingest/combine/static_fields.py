@@ -16,7 +16,7 @@ import numpy as np
 
 from icefloe.errors import Hint
 from icefloe.ingest.combine.pieces import EXISTING
-from icefloe.ingest.combine.runs import JOIN
+from icefloe.ingest.combine.runs import JOIN, NAME_DIMENSION
 from icefloe.ingest.inspect.agreement import FileFinding
 from icefloe.ingest.options import Combining
 from icefloe.ingest.records import FileSchema, VariableSchema
@@ -184,16 +184,40 @@ def find_differing_fields(
 def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | None) -> Iterator[FileFinding]:
     """Yield the reasons why `join="exact"` fails: labels that differ, or static fields that lack values for
     some labels.
+
+    Without `concat_dim`, files are compared along all dimensions except that with the most distinct labels.
     """
-    for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
+    dims = list({dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values})
+    hint: Hint | None = JOIN
+    if concat_dim is None:
+        uncovered = [finding for dim in dims for finding in _find_uncovered(given, dim)]
+        yield from uncovered
+        if uncovered or not dims:
+            return
+        concat_dim = max(dims, key=lambda dim: _rank_dimension(given, dim))
+        hint = Hint.any_of(NAME_DIMENSION, JOIN)
+    for dim in dims:
         if concat_dim == dim:
-            continue
-        if concat_dim is None:
-            yield from _find_uncovered(given, dim)
             continue
         members = [each for each in given if dim in each.schema.values]
         for each, usual in _find_unusual(members, dim, {}):
-            yield FileFinding(each.name, dim, f"has different labels than {usual.name}", "error", JOIN)
+            yield FileFinding(each.name, dim, f"has different labels than {usual.name}", "error", hint)
+
+
+def find_missing_labels(given: Sequence[ComparedSource]) -> Iterator[FileFinding]:
+    """Yield a finding for each file without labels along a dimension that has labels in other sources."""
+    for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
+        for each in given:
+            if dim in each.schema.sizes and dim not in each.schema.values and not each.is_stored:
+                text = "has no labels, but other files have them"
+                yield FileFinding(each.name, dim, text, "error", NAME_DIMENSION)
+
+
+def _rank_dimension(given: Sequence[ComparedSource], dim: str) -> tuple[int, bool]:
+    """Return a key that is largest for the dimension along which files most likely follow one another."""
+    labels = [each.schema.values[dim] for each in given if dim in each.schema.values]
+    distinct = len({(values.shape, values.tobytes()) for values in labels if values.dtype != object})
+    return distinct, any(values.dtype.kind == "M" for values in labels)
 
 
 def _find_unusual(
