@@ -133,3 +133,19 @@ def test_the_sql_snippet_of_a_coordinate_names_it_once() -> None:
         html = client.get("/array/main/a").text
 
     assert "SELECT a FROM r.a" in html
+
+
+def test_links_select_a_branch_that_has_the_name_of_a_tag() -> None:
+    repo = memory_repository(np.zeros((2, 2)), (2, 2))
+    for name in ("main", "x"):
+        repo.create_tag(name, repo.lookup_branch("main"))
+    for name in ("x", "tag:y", "a@b", "c...d", "e/f"):
+        repo.create_branch(name, repo.lookup_branch("main"))
+    with serving(repo) as client:
+        seen: set[str] = set()
+        for page in ("/", "/storage", "/tree/branch:main", "/array/branch:main/a", "/array/tag:x/a"):
+            seen |= set(re.findall(r'href="(/[^"#]*)', client.get(page).text))
+        broken = {url for url in seen if client.get(url.replace("&amp;", "&")).status_code != 200}
+
+    assert len(seen) > 40
+    assert broken == set()

@@ -212,6 +212,8 @@ class Pages:
                 path=path,
                 earlier=self._list_earlier(shown),
                 repository=facts,
+                branch=partial(views.branch_version, facts["tags"]),
+                main=views.branch_version(facts["tags"], "main"),
                 title=_location_name(self._settings.location or facts["storage"]),
                 **{"array_view": "", "compare_view": "", **values},
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import islice
@@ -61,6 +61,11 @@ def compare_url(before: str, after: str, path: str = "") -> str:
     one, other = (quote(each, safe="").replace(".", "%2E") for each in (before, after))
     rest = quote(path.strip("/"), safe="/")
     return f"/compare/{one}...{other}" + (f"/{rest}" if rest else "")
+
+
+def branch_version(tags: Collection[str], name: str) -> str:
+    """Return the version that selects a branch in the URL of a page, also if a tag has the same name."""
+    return f"branch:{name}" if name in tags or ":" in name else name
 
 
 def size_text(count: float) -> str:
