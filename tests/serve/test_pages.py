@@ -128,7 +128,7 @@ def test_first_page_has_the_size_of_the_repository_and_the_units_and_period_of_a
 
     size = repo.chunk_storage_stats().non_virtual_bytes()
     assert f"{size / 1e6:.1f} MB of chunks" in text
-    assert "Near-surface air temperature 2025-01-01 to 2025-12-31 commits that changed it K 365×" in text
+    assert "Near-surface air temperature 2025-01-01 to 2025-12-31 commits K 365×" in text
 
 
 def test_first_page_lists_coordinates_if_there_is_nothing_else() -> None:
@@ -561,6 +561,27 @@ def test_arrays_without_chunks_have_pages_and_maps(shape: tuple[int, ...]) -> No
             "/compare/main...main/a",
         ):
             assert client.get(url).status_code == 200, url
+
+
+def test_arrays_without_cells_have_no_values() -> None:
+    repo = memory_repository(np.zeros((0, 5, 3)), (1, 5, 3))
+    with serving(repo) as client:
+        html = client.get("/array/main/a").text
+
+    assert "The array has no cells: its shape is 0 × 5 × 3" in html
+    assert "<td><bdi>" not in html
+    assert "next</a>" not in html
+
+
+def test_a_commit_with_many_names_lists_the_first_ones() -> None:
+    repo = memory_repository(np.zeros(2), (2,))
+    for number in range(9):
+        repo.create_branch(f"b{number}", repo.lookup_branch("main"))
+    with serving(repo) as client:
+        html = client.get("/").text
+
+    assert html.count('class="label branch"') == 3
+    assert 'title="b3, b4, b5, b6, b7, b8, main">+7</span>' in html
 
 
 # Hostile texts

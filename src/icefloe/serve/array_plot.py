@@ -99,7 +99,11 @@ class PlotSource:
         return replace(layout, every=self.every, note="; ".join(notes))
 
     def read(self, most: int) -> Any:
-        """Read the cells of an array plot; None if that decodes too many bytes while a page is rendered."""
+        """Read the cells of an array plot; None if there are none, or if that decodes too many bytes while a
+        page is rendered.
+        """
+        if 0 in self.view.shape:
+            return None
         index = self.layout.index(self.view)
         fits = (self.layout.at or not self.view.shape) and self.view.touched_bytes(index) <= most
         return self.view.read(index) if fits else None

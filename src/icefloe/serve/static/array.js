@@ -202,8 +202,9 @@ async function show() {
   const table = colourTable(name);
   drawBar(byId("bar"), table);
   document.querySelectorAll(".steps span").forEach((each, at, all) => {
-    const step = (high - low) / (all.length - 1), text = scaleText(low + step * at, step);
-    each.textContent = at === all.length - 1 ? `${text} ${config.units}` : text;
+    const step = (high - low) / (all.length - 1), last = at === all.length - 1;
+    const text = step || last ? scaleText(low + step * at, step) : "";
+    each.textContent = last ? `${text} ${config.units}` : text;
   });
   pictures.forEach((each, at) => {
     const ratio = config.kind === "map" ? each.rows / each.columns : Math.min(Math.max(each.rows / each.columns, 0.25), 0.75);
