@@ -62,7 +62,7 @@ demo: setup-demo
 
 test-core:
 	$(call install,core)
-	$(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup and not docs and not web"
+	scripts/in-memory $(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup and not docs and not web"
 
 # The hooks of .pre-commit-config.yaml are these three targets.
 ruff: setup
@@ -83,16 +83,16 @@ test: setup
 	@$(MAKE) --no-print-directory -j 3 test-on-spark test-without-spark lint
 
 test-without-spark: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs and not web"
+	scripts/in-memory $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs and not web"
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
-	$(BIN)/python -m pytest -q -n 0 -m "spark and not cluster" $$(grep -rlw --include='test_*.py' mark.spark tests)
+	scripts/in-memory $(BIN)/python -m pytest -q -n 0 -m "spark and not cluster" $$(grep -rlw --include='test_*.py' mark.spark tests)
 
 check: lint house-rules
 
 compat: setup-compat
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m compat
+	scripts/in-memory $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m compat
 
 # Two processes: most of the time goes into downloads.
 test-setup: setup
