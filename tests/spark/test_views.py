@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 import zarr
+from pyspark.sql.functions import udtf
+from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql.udtf import AnalyzeResult
 
 import icefloe
 from icefloe.errors import InvalidInputError
@@ -60,6 +64,7 @@ def test_view_shows_the_tip_and_a_frame_keeps_its_snapshot(spark: Any, repo: ice
     text = "SELECT max(rain), count(*), count(t2m) FROM reg"
     set_rain(repo, 500)
     frame = spark.sql(text)
+    frame.collect()
     set_rain(repo, 501)
 
     newer = query(spark, text)
@@ -67,6 +72,38 @@ def test_view_shows_the_tip_and_a_frame_keeps_its_snapshot(spark: Any, repo: ice
     now = opened(repo.readonly_session("main"))
     assert newer == [(501, 480, int(now["t2m"].count()))]
     assert [tuple(row) for row in frame.collect()] == [(500, *newer[0][1:])]
+
+
+def test_all_views_of_a_query_show_one_snapshot(spark: Any, repo: icefloe.Repository) -> None:
+    set_rain(repo, 600)
+
+    class Commit:
+        @staticmethod
+        def analyze() -> AnalyzeResult:
+            set_rain(repo, 601)  # after Spark has analyzed the first view, and before the second
+            return AnalyzeResult(StructType().add("value", IntegerType()))
+
+        def eval(self) -> Iterator[tuple[int]]:
+            yield (0,)
+
+    spark.udtf.register("commit_in_analysis", udtf(Commit))
+    rain = "SELECT max(rain) FROM reg"
+    newest = "SELECT count(*) FROM reg_snapshots WHERE message LIKE 'rain 60%'"
+
+    found = query(
+        spark, f"{rain} UNION ALL SELECT * FROM commit_in_analysis() UNION ALL {rain} UNION ALL {newest}"
+    )
+
+    commits = sum(info.message.startswith("rain 60") for info in repo.ancestry(branch="main"))
+    assert found == [(601,), (0,), (601,), (commits,)]
+
+
+def test_view_shows_a_tip_whose_writer_has_a_clock_ahead_of_the_driver(repo: icefloe.Repository) -> None:
+    ancestors = [info.id for info in repo.ancestry(branch="main")]
+
+    assert views._find_snapshot(repo, ancestors[0], 0) == ancestors[0]
+    assert views._find_snapshot(repo, ancestors[1], 0) == ancestors[1]
+    assert views._find_snapshot(repo, ancestors[1], time.time_ns() // 1000) == ancestors[0]
 
 
 def test_view_returns_the_rows_of_the_table(spark: Any, repo: icefloe.Repository) -> None:

@@ -1,10 +1,12 @@
 """Temporary views that follow a repository, and procedures as table functions.
 
 A view of a data source always shows the snapshot of its first read. The text of a SQL view, however, is
-analyzed again in every query, including the Python table functions that it calls. `analyze` runs once on the
-driver and looks up the tip; its result is sent to all tasks, so they read one snapshot:
+analyzed again in every query, including the Python table functions that it calls:
 
-    SELECT * FROM icefloe_era5_rows(TABLE(SELECT * FROM icefloe_era5_parts()))
+    SELECT * FROM icefloe_era5_rows(TABLE(SELECT * FROM icefloe_era5_parts(unix_micros(current_timestamp()))))
+
+Spark analyzes each view of a query on its own, but `current_timestamp` is one constant in the whole query.
+One task per view finds the tip at that moment and lists the parts, so all tasks of a query read one snapshot.
 
 Functions are pickled with their repositories, so plans and logs show only function names.
 """
@@ -47,6 +49,8 @@ _BRANCH: Final = "main"
 METADATA_TABLES: Final = tuple(name for name in TABLES if name != "diff")
 """The metadata tables that have views. The table `diff` has no view, because it needs two versions."""
 _PARTS: Final = StructType().add("snapshot", StringType()).add("number", IntegerType())
+_MOMENT: Final = "unix_micros(current_timestamp())"
+"""The moment at which a query starts: equal in all its views."""
 _HAS_ARROW_FUNCTIONS: Final = hasattr(functions, "arrow_udtf")  # since Spark 4.1
 _registered: WeakKeyDictionary[Any, dict[str, Repository]] = WeakKeyDictionary()
 """The repositories that procedures accept by name, per Spark session."""
@@ -57,8 +61,9 @@ def register(spark: SparkSession, /, **repos: Repository | str | os.PathLike[str
 
     With `era5=...`, `era5` is the table of the root group, and `era5_a_b` is the table of the group /a/b. If
     a group has several tables, each variable has a view, such as `era5_t2m`. `era5_snapshots`, `era5_refs`
-    and so on are the metadata tables. Every query reads the current tip; a data frame keeps the snapshot with
-    which it was created. `INSERT INTO era5_write` adds rows; Spark rejects `INSERT INTO era5`.
+    and so on are the metadata tables. All views in a query show the tip at the moment when the query starts;
+    a data frame keeps the snapshot of its first action. `INSERT INTO era5_write` adds rows; Spark rejects
+    `INSERT INTO era5`.
 
     Procedures are table functions: `SELECT * FROM icefloe_expire('era5', older_than => '30d')`. They run in
     one worker when the query runs, and never in `EXPLAIN`.
@@ -176,7 +181,7 @@ def _create_view(spark: SparkSession, view: _View) -> None:
     slots = count_slots(spark)
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW {quote_name(view.name)} AS SELECT * FROM"
-        f" {rows}(TABLE(SELECT /*+ REPARTITION({slots}) */ * FROM {parts}()))"
+        f" {rows}(TABLE(SELECT /*+ REPARTITION({slots}) */ * FROM {parts}({_MOMENT})))"
     )
     if view.metadata_table is None:
         spark.dataSource.register(_make_sink(view))
@@ -200,7 +205,7 @@ def _register_function(spark: SparkSession, name: str, handler: type, ddl: str |
 
 @dataclass
 class _Resolved(AnalyzeResult):
-    """The analysis result of a view's table function: the snapshot that all tasks of a query read."""
+    """The analysis result of a view's table function: the tip when Spark analyzed the view."""
 
     snapshot: str = ""
 
@@ -220,17 +225,30 @@ def _make_parts_handler(view: _View) -> type:
             self._snapshot = resolved.snapshot
 
         @staticmethod
-        def analyze() -> _Resolved:
+        def analyze(_: AnalyzeArgument) -> _Resolved:
             with hide_tracebacks():
                 return _Resolved(_PARTS, snapshot=view.repo.lookup_branch(_BRANCH))
 
-        def eval(self) -> Iterator[tuple[str, int]]:
+        def eval(self, moment_us: int) -> Iterator[tuple[str, int]]:
             with hide_tracebacks():
                 check_version(driver)
-                for number in range(view.open(self._snapshot)[0]):
-                    yield self._snapshot, number
+                snapshot = _find_snapshot(view.repo, self._snapshot, moment_us)
+                for number in range(view.open(snapshot)[0]):
+                    yield snapshot, number
 
     return Parts
+
+
+def _find_snapshot(repo: Repository, analyzed: str, moment_us: int) -> str:
+    """Return the newest commit that was made before the query started or was the tip in its analysis.
+
+    The latter matters if the clock of a writer is ahead of the driver's.
+    """
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
+    for info in repo.ancestry(branch=_BRANCH):
+        if info.id == analyzed or info.written_at <= moment:
+            return info.id
+    return analyzed
 
 
 def _make_rows_handler(view: _View) -> type:

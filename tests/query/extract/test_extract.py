@@ -357,6 +357,19 @@ def test_local_scan_supports_points_and_zones(dataset: xr.Dataset) -> None:
         icefloe.scan(session, filters="rain > 3").points({"lat": [45.0], "lon": [5.0]})
 
 
+def test_coordinates_need_not_be_selected() -> None:
+    dataset = make_dataset(*GRIDS["descending"])
+    scan = scan_dataset(dataset).select("rain")
+    mask = np.zeros((dataset.sizes["lat"], dataset.sizes["lon"]))
+
+    points = run(plan_points(scan, {"lat": [90.0], "lon": [0.0]}))
+    zones = run(plan_zones(scan, mask, {"rain": "max"}))
+
+    assert points.columns.tolist() == ["lat", "lon", "rain"]
+    assert points["rain"].tolist() == dataset["rain"].values[:, 0, 0].tolist()
+    assert zones.columns.tolist() == ["zone", "rain"]
+
+
 def test_extraction_fetches_each_chunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make_dataset(*GRIDS["descending"])
     scan = scan_dataset(dataset[["rain"]], (5, 5, 7))

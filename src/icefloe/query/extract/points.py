@@ -162,15 +162,22 @@ def _check_tolerance(scan: TableScan, method: str, tolerance: Any) -> None:
             "a tolerance applies to the method nearest; linear gives null outside the grid",
             kind=ErrorKind.NOT_ALLOWED,
         )
-    known = [column.name for column in scan.table.columns if column.role is not Role.VARIABLE]
+    columns = scan.coordinates.table.columns
+    known = [column.name for column in columns if column.role is not Role.VARIABLE]
     for name in tolerance if isinstance(tolerance, Mapping) else ():
         if name not in known:
             raise make_unknown_name_error("coordinate", name, known, "in tolerance")
 
 
+def _list_coordinates(scan: TableScan) -> set[str]:
+    """Return the names of the one-dimensional coordinates of a table, also of those that are not selected."""
+    columns = scan.coordinates.table.columns
+    return {c.name for c in columns if c.role is not Role.VARIABLE and len(c.axes) == 1}
+
+
 def _list_lookups(scan: TableScan, table: pa.Table) -> list[CoordinateAxis]:
     """Return the one-dimensional coordinates that the points specify, in the order of their dimensions."""
-    known = {c.name for c in scan.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1}
+    known = _list_coordinates(scan)
     names = [name for name in table.column_names if name in known]
     return sorted((find_axis(scan, name) for name in names), key=lambda each: each.axis)
 
@@ -179,7 +186,7 @@ def _find_on_axes(scan: TableScan, table: pa.Table, method: str, tolerance: Any)
     """Look up the cells of points in one-dimensional coordinates."""
     axes = _list_lookups(scan, table)
     if not axes:
-        known = {c.name for c in scan.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1}
+        known = _list_coordinates(scan)
         raise InvalidInputError(
             f"none of the columns of the points ({', '.join(table.column_names)}) is a coordinate;"
             f" coordinates are {', '.join(sorted(known))}",
@@ -273,7 +280,8 @@ def _turn(wanted: Floats, labels: Floats) -> Floats:
 
 def _find_plane(scan: TableScan, names: Sequence[str]) -> tuple[Column, Column] | None:
     """Return the two-dimensional latitude and longitude if the points have these columns, otherwise None."""
-    flat = [c for c in scan.table.columns if c.array is not None and len(c.axes) == 2 and c.name in names]
+    columns = scan.coordinates.table.columns
+    flat = [c for c in columns if c.array is not None and len(c.axes) == 2 and c.name in names]
     lat = [c for c in flat if c.array is not None and is_latitude(c.name, c.array.attributes)]
     lon = [c for c in flat if c.array is not None and is_longitude(c.name, c.array.attributes)]
     return (lat[0], lon[0]) if lat and lon else None

@@ -158,7 +158,8 @@ def _parse_results(scan: TableScan, results: Mapping[str, Any]) -> tuple[tuple[s
 
 def _find_plane(scan: TableScan) -> tuple[CoordinateAxis, CoordinateAxis]:
     """Return the axes of latitude and longitude."""
-    flat = [c for c in scan.table.columns if c.role is Role.DIMENSION and c.array is not None]
+    columns = scan.coordinates.table.columns
+    flat = [c for c in columns if c.role is Role.DIMENSION and c.array is not None]
     lat = [c.name for c in flat if c.array is not None and is_latitude(c.name, c.array.attributes)]
     lon = [c.name for c in flat if c.array is not None and is_longitude(c.name, c.array.attributes)]
     if not lat or not lon:
