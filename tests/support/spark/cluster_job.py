@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import icefloe
-from icefloe.spark import QUICK_START, scan, session_at, sql, write
+from icefloe.spark import QUICK_START, register, scan, session_at, sql, write
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 SEL = '{"lat": 60}'
@@ -47,6 +48,25 @@ def session(master: str) -> Any:
     if master.startswith("sc://"):
         return SparkSession.builder.remote(master).getOrCreate()
     return session_at(master, "icefloe cluster test", {**SPECULATION, **QUICK})
+
+
+def follow(spark: Any, repo: icefloe.Repository, folder: str) -> None:
+    """Use a view, a procedure, statements, and a stream from the repository into another one."""
+    register(spark, w=folder)
+    for value in (1, -1):
+        sql(spark, f"UPDATE w SET rain = rain + {value}S WHERE lat = 60", {"w": folder})
+    assert spark.sql("SELECT sum(rain) FROM w").collect()[0][0] == int(weather()["rain"].astype("i8").sum())
+    spark.sql("SELECT * FROM icefloe_tag('w', 'done')").collect()
+    assert repo.list_tags() == {"done"}
+
+    copy, checkpoint = (str(Path(folder).with_name(name)) for name in ("copy", "checkpoint"))
+    rows = spark.readStream.format("icechunk").options(path=folder, grain="rows", variables="rain").load()
+    sink = rows.drop("_change").writeStream.format("icechunk").outputMode("append")
+    sink = sink.options(path=copy, create="true", dims="time,lat,lon", checkpointLocation=checkpoint)
+    sink.trigger(availableNow=True).start().awaitTermination()
+    session = icefloe.Repository.open(icefloe.local_filesystem_storage(copy)).readonly_session("main")
+    written = opened(session)["rain"].sel(weather()["rain"].coords)
+    np.testing.assert_array_equal(written.values, weather()["rain"].values)
 
 
 def main(master: str, folder: str) -> None:
@@ -79,11 +99,12 @@ def main(master: str, folder: str) -> None:
     for _ in range(2):
         fewer = back.selectExpr("time", "lat", "lon", "cast(rain - 1 AS smallint) AS rain").coalesce(1)
         fewer.write.format("icechunk").mode("append").options(**options).save()
+    follow(spark, repo, folder)
     spark.stop()
 
     after = opened(repo.readonly_session("main"))["rain"]
     assert (after.values == rain.values).all()
-    assert len(list(repo.ancestry(branch="main"))) == 4
+    assert len(list(repo.ancestry(branch="main"))) == 6
     print("all well")  # noqa: T201 - the test looks for it
 
 
