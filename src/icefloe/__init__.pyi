@@ -72,6 +72,7 @@ from icefloe.conflicts import Conflict as Conflict
 from icefloe.conflicts import ConflictDetector as ConflictDetector
 from icefloe.conflicts import ConflictSolver as ConflictSolver
 from icefloe.conflicts import ConflictType as ConflictType
+from icefloe.conflicts import DifferingCell as DifferingCell
 from icefloe.conflicts import MergeConflict as MergeConflict
 from icefloe.conflicts import MergeConflictError as MergeConflictError
 from icefloe.conflicts import MergeConflicts as MergeConflicts

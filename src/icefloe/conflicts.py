@@ -314,6 +314,23 @@ class AppendConflictError(RebaseFailedError):
 
 
 @dataclass(frozen=True, slots=True)
+class DifferingCell(Report):
+    """A cell of a conflicting chunk with both of its values, as text."""
+
+    where: str
+    """The labels of the cell, as in `time=2024-03-01, x[3]`. Dimensions without a coordinate have element
+    numbers in brackets."""
+    ours: str
+    """The value on the target branch, unpacked, with times as dates; `missing` for NaN or the fill value."""
+    theirs: str
+    """The value in the source of the merge."""
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        return escape_control(f"{where}ours {self.ours}, theirs {self.theirs}")
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkDetails(Report):
     """The details of a conflicting chunk: its location in coordinate labels, and how its two
     versions differ."""
@@ -340,6 +357,8 @@ class ChunkDetails(Report):
     """The reason why the values could not be compared."""
     hint: Hint | None = None
     """The remedy that makes the values comparable."""
+    cells: tuple[DifferingCell, ...] = ()
+    """The cells with the largest differences, up to three."""
 
     def __str__(self) -> str:
         where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")

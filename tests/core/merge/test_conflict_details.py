@@ -14,6 +14,7 @@ import zarr
 from icefloe import (
     ChunkDetails,
     Credentials,
+    DifferingCell,
     MergeConflictError,
     Repository,
     VirtualChunkContainer,
@@ -80,6 +81,10 @@ def test_details_contain_labels_and_differences(spec_version: int) -> None:
         num_missing_on_one_side=0,
         largest_difference=7.5,
         units="K",
+        cells=(
+            DifferingCell("time=2024-03-10, lat=55, x[0]", "1.5", "9.0"),
+            *(DifferingCell(f"time=2024-03-0{day}, lat=55, x[0]", "1.5", "0.0") for day in (1, 2)),
+        ),
     )
     assert str(second) == (
         "time=2024-03-11..2024-03-20, lat=54..55, x[0:3]: 10 of 60 cells differ, by up to 19 K"
@@ -347,3 +352,26 @@ def test_merge_conflict_error_keeps_its_conflicts_when_pickled() -> None:
     assert list(copied.result.conflicts) == list(failed.value.result.conflicts)
     assert copied.result.conflicts.details() == failed.value.result.conflicts.details()
     assert copied.result.changes == failed.value.result.changes
+
+
+def test_cells_are_shown_with_unpacked_values() -> None:
+    packed = {"scale_factor": 0.5, "add_offset": 10, "_FillValue": -1}
+    repo = repository(
+        {
+            "t": {"data": np.zeros((2, 3), "i2"), "chunks": (2, 3), "attributes": packed},
+            "when": {"data": np.zeros(2, "i4"), "chunks": (2,), "attributes": DAYS},
+            "text": {"shape": (2,), "dtype": "str", "chunks": (2,)},
+        }
+    )
+    put(repo, "main", {"t": [[0, 4, 0], [0, 0, -1]], "when": [0, 3], "text": np.array(["a", "c"])})
+    put(repo, "dev", {"t": [[0, 2, 0], [0, 9, 5]], "when": [0, 31], "text": np.array(["a", "\x1b[31m"])})
+
+    shown = {str(cell) for each in details(repo) if each is not None for cell in each.cells}
+
+    assert shown == {
+        "dimension 0[1], dimension 1[1]: ours 10, theirs 14.5",
+        "dimension 0[0], dimension 1[1]: ours 12, theirs 11",
+        "dimension 0[1], dimension 1[2]: ours missing, theirs 12.5",
+        "dimension 0[1]: ours 2024-03-04, theirs 2024-04-01",
+        "dimension 0[1]: ours c, theirs \\x1b[31m",
+    }

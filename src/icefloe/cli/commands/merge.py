@@ -165,6 +165,7 @@ def _run(out: CommandOutput, work: Callable[[], MergeResult], what: str) -> int:
         if found is not None:
             hint = f"; {format_hint(found.hint)}" if found.hint else ""
             lines.append(f"    {describe_place(row, replace(found, hint=None))}{hint}")
+            lines += [f"      {format_value(str(cell))}" for cell in found.cells]
     lines += [f"  and {len(rows) - len(details)} more"] if len(rows) > len(details) else []
     value = {
         "outcome": result.outcome,

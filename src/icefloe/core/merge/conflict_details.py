@@ -7,6 +7,7 @@ raising an error.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import join, list_ancestors
 from icefloe.cf import get_fill_values, parse_time_coding
-from icefloe.conflicts import ChunkDetails
+from icefloe.conflicts import ChunkDetails, DifferingCell
 from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.core.chunk_values import Values, decode_chunk
 from icefloe.core.merge.state_changes import State
@@ -28,6 +29,10 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 _MOST_BYTES: Final = 256 << 20
 """The decoded size of a chunk in bytes above which values are not compared."""
 _LABEL_LENGTH: Final = 40
+_MOST_CELLS: Final = 3
+_SORTED_CELLS: Final = 1 << 24
+"""The number of cells of a chunk above which only the first differing cell is shown, to save memory."""
+_ONE_ELEMENT: Final = re.compile(r"\[(\d+):\d+\]")
 
 
 class ConflictReader:
@@ -52,7 +57,7 @@ class ConflictReader:
             problem = "theirs cannot be read"
             theirs = there.values()
             problem = "they cannot be compared"
-            return _compare(found, ours, theirs, here.attributes)
+            return _compare(found, ours, theirs, here)
         except Exception as error:  # noqa: BLE001 - codecs may raise anything, and the merge does not need it
             hint = error.hint if isinstance(error, IcechunkError) else None
             return replace(found, problem=f"{problem}: {_format_reason(error)}", hint=hint)
@@ -157,6 +162,15 @@ class _Chunk:
             return numbers
         return f"{dimension}={first}" if first == last else f"{dimension}={first}..{last}"
 
+    def format_cell(self, at: tuple[int, ...]) -> str:
+        """Return the labels of one cell, given its position in the chunk."""
+        names = self.document.get("dimension_names") or [None] * len(at)
+        places = [
+            range(span.start + each, span.start + each + 1) for span, each in zip(self.spans, at, strict=True)
+        ]
+        parts = [self._format_place(*each) for each in zip(range(len(at)), names, places, strict=True)]
+        return ", ".join(part if "=" in part else _ONE_ELEMENT.sub(r"[\1]", part) for part in parts)
+
     def values(self) -> Values:
         """Read and decode the chunk. A chunk that is not stored consists of the fill value."""
         if self.node is None:
@@ -203,10 +217,9 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _compare(
-    found: ChunkDetails, ours: Values, theirs: Values, attributes: Mapping[str, Any]
-) -> ChunkDetails:
-    """Count the cells that differ in the common part of a chunk, and find the largest difference."""
+def _compare(found: ChunkDetails, ours: Values, theirs: Values, here: _Chunk) -> ChunkDetails:
+    """Count the cells that differ in the common part of a chunk, and find the largest differences."""
+    attributes = here.attributes
     if ours.ndim != theirs.ndim:
         return replace(found, problem="the sides have different numbers of dimensions")
     common = tuple(slice(0, min(sizes)) for sizes in zip(ours.shape, theirs.shape, strict=True))
@@ -215,6 +228,14 @@ def _compare(
     differ = np.asarray(ours != theirs) & ~(gone & their_gone)
     count = int(np.count_nonzero(differ))
     largest, units = _find_largest_difference(ours, theirs, differ & ~gone & ~their_gone, attributes)
+
+    def text(values: Values, missing: NDArray[np.bool_], at: tuple[int, ...]) -> str:
+        return (
+            "missing"
+            if missing[at]
+            else label_text(values[tuple(slice(n, n + 1) for n in at)].reshape(1), attributes)
+        )
+
     return replace(
         found,
         num_cells=int(ours.size),
@@ -222,7 +243,25 @@ def _compare(
         num_missing_on_one_side=int(np.count_nonzero(differ & (gone ^ their_gone))),
         largest_difference=largest,
         units=units,
+        cells=tuple(
+            DifferingCell(here.format_cell(at), text(ours, gone, at), text(theirs, their_gone, at))
+            for at in _find_largest_cells(ours, theirs, differ)
+        ),
     )
+
+
+def _find_largest_cells(ours: Values, theirs: Values, differ: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Return the positions of the cells with the largest differences; of the first cells for other types."""
+    if differ.size > _SORTED_CELLS:
+        first = int(differ.argmax())
+        return [tuple(map(int, np.unravel_index(first, differ.shape)))] if differ.reshape(-1)[first] else []
+    found = np.argwhere(differ)
+    here, there = ours[differ], theirs[differ]
+    if here.dtype.kind in "iuf" and there.dtype.kind in "iuf":
+        with np.errstate(all="ignore"):
+            steps = np.abs(here.astype("f8") - there.astype("f8"))
+        found = found[np.argsort(-np.nan_to_num(steps, nan=-1.0), kind="stable")]
+    return [tuple(row) for row in found[:_MOST_CELLS].tolist()]
 
 
 def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
