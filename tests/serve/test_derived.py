@@ -184,3 +184,11 @@ def gridded() -> Iterator[httpx.Client]:
         root.create_array("t", shape=(90, 3, 3), dtype="f4", dimension_names=(*coordinates,))[...] = 1
     with serving(repo) as client:
         yield client
+
+
+def test_first_page_links_to_the_lineage_of_derived_arrays(client: httpx.Client) -> None:
+    html = client.get("/").text
+
+    assert re.search(r'href="/array/main/copy#lineage"[^>]*>derived</a>', html)
+    assert "/array/main/other#lineage" not in html
+    assert "out of date" in client.get("/array/main/copy").text

@@ -20,6 +20,7 @@ def test_show_serves_the_repository_until_it_is_closed(tmp_path: Path) -> None:
     page.close()
 
     assert found.status_code == 200
+    assert str(tmp_path / "repo") in found.text
     assert "token" not in repr(page)
     assert page.url in page._repr_html_()
     with pytest.raises(httpx.ConnectError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from icefloe.repository import Repository
@@ -89,7 +90,10 @@ def show(repo: Repository, *, port: int = 0, open_browser: bool = False) -> Page
 
     listener = bind("127.0.0.1", port)
     chosen: int = listener.getsockname()[1]
-    page = _run(repo, Settings(port=chosen, token=secrets.token_urlsafe(32)), listener)
+    folder = repo.storage.describe().get("path")
+    location = str(Path(folder).absolute()) if folder else ""
+    settings = Settings(port=chosen, token=secrets.token_urlsafe(32), location=location)
+    page = _run(repo, settings, listener)
     if open_browser:
         import webbrowser
 

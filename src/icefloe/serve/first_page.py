@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from icefloe._internal.concurrency import get_pool
+from icefloe.derive.lineage import list_derived
 from icefloe.errors import IcechunkError
 from icefloe.serve import views
 from icefloe.serve.asgi import RequestError
@@ -68,12 +69,14 @@ def list_arrays(opened: OpenVersions) -> dict[str, Any] | None:
         shown = opened.show("branch:main")
     except RequestError:
         return None
-    found = views.contents(opened.versions.session(shown.snapshot_id), _MOST_ARRAYS)
+    session = opened.versions.session(shown.snapshot_id)
+    found, derived = views.contents(session, _MOST_ARRAYS), set(list_derived(session))
     times = [each["path"] for each in found["coordinates"] if each["is_time"]]
     periods = {path: read_extent(opened.view(shown.snapshot_id, path)) for path in times[:_MOST_PERIODS]}
     for each in (*found["data"], *found["coordinates"]):
         group = each["path"].rpartition("/")[0]
         of_dims = (periods.get(f"{group}/{dim}") for dim in each["dims"])
+        each["is_derived"] = each["path"] in derived
         each["period"] = next((period for period in of_dims if period), [])
     return found
 
