@@ -39,13 +39,13 @@ FOLDERS = {
     "geotiff": "geotiff 0.2.10, source",
     "zarr2": "ESMValCore 2.15.0, compliance-checker 6.1.0 and earthkit-data 1.3.0, source",
 }
-HEADER = """# Files of other people
+HEADER = """# Sample files of other packages
 
-What `icefloe.virtual.virtualize` makes of every variable of the sample files in packages on PyPI. Written by
-`python -m tests.support.virtual.table FOLDER`, which compares what references decode to with what netCDF4,
-ecCodes, tifffile and zarr read from the file itself, element by element; of GRIB variables with more than 24
-messages, 24 of them. The tests do the same with the first two packages, and `make test-samples` with all that
-pip downloads: all but netCDF4, whose source it would have to build.
+What [`virtualize`][icefloe.virtual.virtualize] makes of every variable in the sample files of packages on PyPI.
+
+`python -m tests.support.virtual.table FOLDER` writes this page. It compares the values that references decode to with the values that
+netCDF4, ecCodes, tifffile and zarr read from the file itself, element by element. Of GRIB variables with more than 24 messages, it compares
+24. The tests do the same with the first two packages, and `make test-samples` with all packages that pip can download.
 """
 _SAMPLED = 24
 _SUFFIXES = (".nc", ".grib", ".grib2", ".tif")
