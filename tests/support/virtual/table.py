@@ -41,11 +41,13 @@ FOLDERS = {
 }
 HEADER = """# Sample files of other packages
 
-What [`virtualize`][icefloe.virtual.virtualize] makes of every variable in the sample files of packages on PyPI.
+What [`virtualize`][icefloe.virtual.virtualize] makes of every variable in the sample files of packages
+on PyPI.
 
-`python -m tests.support.virtual.table FOLDER` writes this page. It compares the values that references decode to with the values that
-netCDF4, ecCodes, tifffile and zarr read from the file itself, element by element. Of GRIB variables with more than 24 messages, it compares
-24. The tests do the same with the first two packages, and `make test-samples` with all packages that pip can download.
+`python -m tests.support.virtual.table FOLDER` writes this page. It compares the values that references
+decode to with the values that netCDF4, ecCodes, tifffile and zarr read from the file itself, element by
+element. Of GRIB variables with more than 24 messages, it compares 24. The tests do the same with the first
+two packages, and `make test-samples` with all packages that pip can download.
 """
 _SAMPLED = 24
 _SUFFIXES = (".nc", ".grib", ".grib2", ".tif")
