@@ -92,7 +92,7 @@ test-on-spark: setup
 check: lint house-rules
 
 compat: setup-compat
-	scripts/in-memory $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m compat
+	scripts/in-memory $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "compat and not cluster"
 
 # Two processes: most of the time goes into downloads.
 test-setup: setup
@@ -115,7 +115,7 @@ test-web: setup
 	@scripts/setup-web
 	$(BIN)/python -m pytest -n 0 -m web tests/web
 
-test-cluster: setup
+test-cluster: setup-compat
 	$(call install,cluster)
 	$(BIN)/python -m pytest -n 0 -m cluster
 

@@ -12,7 +12,7 @@ import zarr
 import icefloe
 from tests.support.spark.stream_kills import DRIVER_KILLS, check_stream_survives_kills
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.compat, pytest.mark.spark, pytest.mark.cluster]
 
 
 class OfficialWriter:

@@ -125,25 +125,25 @@ def test_a_window_of_three_days_is_correct_at_every_commit(
         # Two writers of one array each, and one that appends both arrays for the hours after them.
         jobs = [("a", 0, 12), ("b", 0, 12), ("ab", 12, 24)]
         sessions = [repo.writable_session("main") for _ in jobs]
-        for session, (names, first, last) in zip(sessions, jobs, strict=True):
+        for session, (arrays, first, last) in zip(sessions, jobs, strict=True):
             group = zarr.open_group(session.store)
-            labels = np.arange(day * 24 + first, day * 24 + last)
+            hours = np.arange(day * 24 + first, day * 24 + last)
             for name in ("time", "a", "b"):
                 array: Any = group[name]
                 rows = array.shape[0]
-                array.resize((rows + len(labels), *array.shape[1:]))
+                array.resize((rows + len(hours), *array.shape[1:]))
                 if name == "time":
-                    array[rows:] = labels
-                elif name in names:
-                    array[rows:] = np.repeat(labels[:, None], 8, 1)
+                    array[rows:] = hours
+                elif name in arrays:
+                    array[rows:] = np.repeat(hours[:, None], 8, 1)
         order = [0, 1, 2] if chance.random() < 0.5 else [1, 0, 2]
         for number in order:
             if chance.random() < 0.4:
                 with suppress(InvalidInputError):  # no chunk starts before the window
                     repo.keep_window(72.0, "time")
                 check(repo.readonly_session("main"))
-            names, first, last = jobs[number]
-            for name in names:
+            arrays, first, last = jobs[number]
+            for name in arrays:
                 written[name] |= set(range(day * 24 + first, day * 24 + last))
             sessions[number].commit(f"day {day}", rebase_with=AppendSolver("time"))
             check(repo.readonly_session("main"))
