@@ -127,15 +127,15 @@ def test_a_window_of_three_days_is_correct_at_every_commit(
         sessions = [repo.writable_session("main") for _ in jobs]
         for session, (arrays, first, last) in zip(sessions, jobs, strict=True):
             group = zarr.open_group(session.store)
-            hours = np.arange(day * 24 + first, day * 24 + last)
+            added = np.arange(day * 24 + first, day * 24 + last)
             for name in ("time", "a", "b"):
                 array: Any = group[name]
                 rows = array.shape[0]
-                array.resize((rows + len(hours), *array.shape[1:]))
+                array.resize((rows + len(added), *array.shape[1:]))
                 if name == "time":
-                    array[rows:] = hours
+                    array[rows:] = added
                 elif name in arrays:
-                    array[rows:] = np.repeat(hours[:, None], 8, 1)
+                    array[rows:] = np.repeat(added[:, None], 8, 1)
         order = [0, 1, 2] if chance.random() < 0.5 else [1, 0, 2]
         for number in order:
             if chance.random() < 0.4:
