@@ -1,4 +1,7 @@
-"""A killed stream beside commits of the official library (`make test-cluster`)."""
+"""A killed stream with commits of the official library in between (`make torture`).
+
+Commits of the official library into a folder are not safe beside other writers, so they do not overlap.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ class OfficialWriter:
         self.commits = 0
 
     def commit(self, path: Path) -> None:
-        """Commit a group with the official library, beside the commits of a stream."""
+        """Commit a group with the official library, between two runs of a stream."""
         repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
         session = repo.writable_session("main")
-        root: Any = zarr.open_group(session.store, mode="r+")
+        root: Any = zarr.open_group(session.store, mode="a")
         root.create_group(f"official/{self.commits}")
-        session.commit(f"group {self.commits}", rebase_with=icechunk.ConflictDetector(), rebase_tries=100)
+        session.commit(f"group {self.commits}")
         self.commits += 1
 
 
-def test_stream_survives_kills_beside_commits_of_the_official_library(tmp_path: Path) -> None:
+def test_stream_survives_kills_between_commits_of_the_official_library(tmp_path: Path) -> None:
     writer = OfficialWriter()
 
     check_stream_survives_kills(tmp_path, DRIVER_KILLS, writer.commit)
@@ -40,4 +43,4 @@ def test_stream_survives_kills_beside_commits_of_the_official_library(tmp_path: 
         icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     ).readonly_session("main")
     groups = zarr.open_group(session.store, path="official", mode="r")
-    assert len(list(groups.group_keys())) == writer.commits > DRIVER_KILLS
+    assert len(list(groups.group_keys())) == writer.commits == DRIVER_KILLS
