@@ -29,7 +29,7 @@ def check_stream_survives_kills(
     Another writer commits with the given function each time before the stream starts.
     """
     chance = random.Random()
-    expected = write_files(folder / "rows", 10 + 20 * kills)
+    expected = write_files(folder / "rows", 10 + 8 * kills)
     path = folder / "repo"
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(path)))
     for _ in range(kills):
