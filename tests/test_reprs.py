@@ -390,9 +390,9 @@ def test_repository_html_contains_its_overview() -> None:
 def test_repository_html_is_limited_for_long_histories(
     spec_version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.history.overview._MOST_COMMITS", 2)
-    monkeypatch.setattr("icefloe.history.overview._MOST_COMMIT_FILES", 2)
-    monkeypatch.setattr("icefloe._internal.html._MOST_NAMES", 1)
+    monkeypatch.setattr("icefloe.history.overview._MAX_COMMITS", 2)
+    monkeypatch.setattr("icefloe.history.overview._MAX_COMMIT_FILES", 2)
+    monkeypatch.setattr("icefloe._internal.html._MAX_NAMES", 1)
     repo = Repository.create(in_memory_storage(), spec_version=spec_version)
     for name in ("a", "b"):
         with repo.transaction("main", message=name) as store:

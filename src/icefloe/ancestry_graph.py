@@ -18,7 +18,7 @@ _ID_LENGTH = 8
 _MESSAGE_LENGTH = 60
 _COLOURS = ("#2E86C1", "#D35400", "#27AE60", "#8E44AD", "#C0392B", "#16A085", "#B7950B", "#7F8C8D")
 _TAG_COLOUR = "#5D6D7E"
-_MOST_COLUMNS = 100
+_MAX_COLUMNS = 100
 """The maximum number of lanes side by side. More lanes cannot be followed by eye, and take quadratic time."""
 _ROW_PX, _LANE_PX, _MARGIN_PX, _LETTER_PX = 28, 20, 16, 8
 
@@ -298,8 +298,8 @@ class _Columns:
         """
         candidates = range(first, len(self._used))
         column = next((each for each in candidates if self._is_free(each, start, end)), len(self._used))
-        if column >= _MOST_COLUMNS:
-            return _MOST_COLUMNS
+        if column >= _MAX_COLUMNS:
+            return _MAX_COLUMNS
         if column == len(self._used):
             self._used.append([])
         insort(self._used[column], (start, end))

@@ -16,9 +16,9 @@ from icefloe.errors import ErrorKind, FormatError, Hint, IcechunkError, InvalidI
 
 __all__ = ["BranchCheck", "CheckFailedError", "allow_check_modules"]
 
-MOST_CHECKS: Final = 100
+MAX_CHECKS: Final = 100
 """The number of checks that a branch can have."""
-MOST_CHARACTERS: Final = 10_000
+MAX_CHARACTERS: Final = 10_000
 """The length of a SQL check."""
 _EVALUATOR: Final = "icefloe.query.local.checks"
 """The module that evaluates checks. SQL is in a higher layer than repositories, so it is imported by name on
@@ -142,11 +142,11 @@ def validate_queries(texts: Sequence[str]) -> None:
     """Raise an error if a SQL check of a branch is invalid."""
     if isinstance(texts, str):
         raise _make_error("expected a list of queries, not a string")
-    if len(texts) > MOST_CHECKS:
-        raise _make_error(f"{len(texts)} checks are more than a branch can have, {MOST_CHECKS}")
+    if len(texts) > MAX_CHECKS:
+        raise _make_error(f"{len(texts)} checks are more than a branch can have, {MAX_CHECKS}")
     for text in texts:
-        if len(text) > MOST_CHARACTERS:
-            raise _make_error(f"a check has more than {MOST_CHARACTERS} characters: {text[:60]!r}...")
+        if len(text) > MAX_CHARACTERS:
+            raise _make_error(f"a check has more than {MAX_CHARACTERS} characters: {text[:60]!r}...")
         import_module(_EVALUATOR).validate_query(text)
 
 
@@ -159,12 +159,12 @@ def validate_functions(names: Sequence[str]) -> None:
 def decode_checks(branch: str, stored: object) -> tuple[BranchCheck, ...]:
     """Decode the checks of a branch from the metadata of a repository."""
     found = []
-    if isinstance(stored, list) and len(stored) <= MOST_CHECKS:
+    if isinstance(stored, list) and len(stored) <= MAX_CHECKS:
         for each in stored:
             match each:
-                case {"sql": str(text)} if len(text) <= MOST_CHARACTERS:
+                case {"sql": str(text)} if len(text) <= MAX_CHARACTERS:
                     found.append(BranchCheck("sql", text))
-                case {"python": str(text)} if len(text) <= MOST_CHARACTERS:
+                case {"python": str(text)} if len(text) <= MAX_CHARACTERS:
                     found.append(BranchCheck("python", text))
         if len(found) == len(stored):
             return tuple(found)

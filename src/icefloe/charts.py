@@ -132,7 +132,7 @@ class LineChart:
 
 _CHART_PX: Final = (900, 230, 70, 26)
 """Width, height, and the margins at the left and below."""
-_MOST_POINTS: Final = 2000
+_MAX_POINTS: Final = 2000
 
 
 def draw_line(values: ArrayLike, labels: Sequence[str], mark: int | None = None) -> LineChart:
@@ -158,7 +158,7 @@ def draw_line(values: ArrayLike, labels: Sequence[str], mark: int | None = None)
     low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
     spread = (high - low) or abs(high) or 1.0
     low, high = low - 0.05 * spread, high + 0.05 * spread
-    step = max(1, -(-len(numbers) // _MOST_POINTS))
+    step = max(1, -(-len(numbers) // _MAX_POINTS))
     xs = left + (width - left - 12) * np.arange(len(numbers)) / max(len(numbers) - 1, 1)
     ys = 8 + (height - below - 12) * (high - numbers) / (high - low)
     path, is_down = [], False

@@ -41,9 +41,9 @@ source.
 MergeOutcome: TypeAlias = Literal["up-to-date", "fast-forward", "merged", "conflicts"]
 """The effect of a merge: none, a moved branch, a new snapshot, or a stop because of conflicts."""
 
-MOST_SHOWN: Final = 20
+MAX_SHOWN: Final = 20
 """The number of conflicts that reprs list; the others are counted."""
-MOST_COMPARED: Final = 10
+MAX_COMPARED: Final = 10
 """The number of conflicting chunks whose values are read and compared."""
 _IN_ERRORS: Final = 3
 
@@ -454,14 +454,14 @@ class MergeConflicts(Sequence[MergeConflict]):
 
     def __repr__(self) -> str:
         lines = [f"<{len(self)} conflicts>"]
-        for row, details in zip(self[:MOST_SHOWN], self.details(), strict=True):
+        for row, details in zip(self[:MAX_SHOWN], self.details(), strict=True):
             words = (row.path, row.chunk, repr(row.kind), row.ours, "|", row.theirs)
             lines.append(escape_control(" ".join(map(str, words))))
             lines += [] if details is None else [f"    {describe_place(row, details)}"]
-        return "\n".join(lines + ([f"and {len(self) - MOST_SHOWN} more"] if len(self) > MOST_SHOWN else []))
+        return "\n".join(lines + ([f"and {len(self) - MAX_SHOWN} more"] if len(self) > MAX_SHOWN else []))
 
     def details(
-        self, most: int = MOST_SHOWN, *, most_compared: int = MOST_COMPARED
+        self, most: int = MAX_SHOWN, *, most_compared: int = MAX_COMPARED
     ) -> list[ChunkDetails | None]:
         """Describe the chunks of the first conflicts by coordinate labels, and compare their values.
 

@@ -19,7 +19,7 @@ from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.diff import diff_session
-from icefloe.core.commit.flush import OWN_METADATA, flush, make_snapshot_info, restate
+from icefloe.core.commit.flush import OWN_METADATA, flush, make_snapshot_info, rewrite_snapshot
 from icefloe.core.commit.gc_race import check_presence, rescue
 from icefloe.core.commit.idempotency import CommitKey, add_key_for_attempt, has_key, keep_keys
 from icefloe.core.commit.manifests import write_early
@@ -718,7 +718,7 @@ class Session(Shown):
         if key is not None and has_key(base, key):
             raise _KeyFoundError
         with nullcontext() if key is None else add_key_for_attempt(self._workspace, key):
-            return self._land(
+            return self._write_and_move_ref(
                 lambda: self._flush(
                     message,
                     metadata,
@@ -757,7 +757,7 @@ class Session(Shown):
         made = groups.commit(branch, request, self._refs, self._executor, land)
         if made is None:
             raise _KeyFoundError
-        return self._settle(made)
+        return self._finish_commit(made)
 
     def rebase_by_default(self, solver: ConflictSolver | None) -> None:
         """Choose the solver for commits of the session that do not name one.
@@ -864,9 +864,11 @@ class Session(Shown):
         def write() -> Snapshot:
             if unread is None:
                 return self._flush(message, properties, parent, earlier)
-            return restate(self._assets, base, message, self._properties(message, properties), parent, unread)
+            return rewrite_snapshot(
+                self._assets, base, message, self._properties(message, properties), parent, unread
+            )
 
-        return self._land(
+        return self._write_and_move_ref(
             write,
             lambda made: self._refs.amend(
                 branch,
@@ -900,7 +902,7 @@ class Session(Shown):
         with self._committing(self._require_flushable):
             self._check_repository_writable()
             base = self._workspace.base
-            return self._land(
+            return self._write_and_move_ref(
                 lambda: self._flush(message, metadata, base.id),
                 lambda made: self._refs.detach(make_snapshot_info(made, base.id), self._since),
             )
@@ -931,7 +933,7 @@ class Session(Shown):
         _check_message(message)
         return {**self._commit_metadata, **normalize_metadata(metadata or {})}
 
-    def _land(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
+    def _write_and_move_ref(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
         """Write a snapshot and move the ref. If garbage was collected meanwhile, copy the chunks and try
         again.
 
@@ -953,9 +955,9 @@ class Session(Shown):
                 # Only after the rescue: if it failed, the next commit must notice the collection again.
                 self._since = since
                 continue
-            return self._settle(snapshot)
+            return self._finish_commit(snapshot)
 
-    def _settle(self, snapshot: Snapshot) -> str:
+    def _finish_commit(self, snapshot: Snapshot) -> str:
         """Turn the session into a read-only view of the new snapshot."""
         changes = self._workspace.changes
         changed = {*changes.created, *changes.updated, *(delta.path for delta in changes.chunks.values())}

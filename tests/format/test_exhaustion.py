@@ -21,7 +21,7 @@ from tests.support.format.damaged_files import Sample, outcome, read, refused
 from tests.support.format.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
 
 MANY = 30_000
-MOST_BYTES = 100 << 20
+MAX_BYTES = 100 << 20
 GRAPH = Graph()
 GROUP: tuple[int, dict[str, Any]] = (schema.GROUP_NODE, {})
 ARRAY: tuple[int, dict[str, Any]] = (schema.ARRAY_NODE, {"shape": [], "shape_v2": [], "manifests": []})
@@ -205,7 +205,7 @@ def test_decompression_bomb_is_rejected_in_bounded_memory(bomb: Callable[[], Sam
 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < MOST_BYTES
+    assert peak < MAX_BYTES
 
 
 def test_duplicate_move_target_is_found_among_many_moves() -> None:

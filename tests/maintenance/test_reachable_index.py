@@ -94,7 +94,7 @@ def test_index_is_not_written_for_a_few_new_files(monkeypatch: pytest.MonkeyPatc
 
 
 def test_large_repositories_have_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachable_index, "_MOST_IDS", 10)
+    monkeypatch.setattr(reachable_index, "_MAX_IDS", 10)
 
     assert not has_index(collected_once())
 

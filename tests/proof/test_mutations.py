@@ -148,7 +148,7 @@ def test_collection_that_does_not_reread_refs_is_detected(
     world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let the collection use the refs from its start."""
-    monkeypatch.setattr(gc._Plan, "_spare", lambda self, snapshots, may_miss=False: None)
+    monkeypatch.setattr(gc._Plan, "_keep_objects", lambda self, snapshots, may_miss=False: None)
 
     assert_found(world, "which are in use")
 

@@ -21,7 +21,7 @@ from icefloe import (
     local_filesystem_storage,
 )
 from icefloe.serve import gateway
-from icefloe.serve.documents import MOST_CONSOLIDATED
+from icefloe.serve.documents import MAX_CONSOLIDATED
 from icefloe.serve.settings import RequestLimits
 from icefloe.session import Session
 from icefloe.testing.storages import PassingStorage
@@ -119,8 +119,8 @@ def test_stored_consolidated_metadata_is_replaced() -> None:
 def test_huge_groups_have_no_consolidated_metadata(
     monkeypatch: pytest.MonkeyPatch, client: httpx.Client, repo: Repository
 ) -> None:
-    assert MOST_CONSOLIDATED == 50_000
-    monkeypatch.setattr("icefloe.serve.documents.MOST_CONSOLIDATED", 3)
+    assert MAX_CONSOLIDATED == 50_000
+    monkeypatch.setattr("icefloe.serve.documents.MAX_CONSOLIDATED", 3)
     with serving(repo) as other:
         assert "consolidated_metadata" not in other.get("/zarr/v1/zarr.json").json()
         assert "consolidated_metadata" in other.get("/zarr/v1/deep/zarr.json").json()

@@ -133,8 +133,8 @@ def test_encoded_fill_values_are_shown_as_numbers() -> None:
 
 
 def test_only_the_newest_commits_of_a_cell_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "MOST_COMMITS", 2)
-    monkeypatch.setattr(pages, "MOST_COMMITS", 2)
+    monkeypatch.setattr(series, "MAX_COMMITS", 2)
+    monkeypatch.setattr(pages, "MAX_COMMITS", 2)
     repo = memory_repository(np.zeros((2, 2)), (2, 2))
     with repo.transaction("main", message="again") as store:
         zarr.open_array(store, path="a", mode="r+")[0, 0] = 5

@@ -42,7 +42,7 @@ _MOMENT_S = 0.005
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
 _LARGE_BYTES = 8 << 20
-_MOST_IMPORTS = 1000
+_MAX_IMPORTS = 1000
 
 _fork_safe_locks: WeakSet[Any] = WeakSet()
 _pools: dict[tuple[int, str, int], ThreadPoolExecutor] = {}
@@ -240,7 +240,7 @@ def _wait_for_imports() -> None:
     The child would otherwise wait forever for the lock of that module, which no thread releases there. Python
     reinitializes its other locks. Module locks have no public interface; if they look different, do not wait.
     """
-    for _ in range(_MOST_IMPORTS):
+    for _ in range(_MAX_IMPORTS):
         references = list(getattr(_bootstrap, "_module_locks", {}).values())
         locks = [lock for reference in references if (lock := reference()) is not None]
         busy = [lock for lock in locks if getattr(lock, "owner", None) not in (None, threading.get_ident())]

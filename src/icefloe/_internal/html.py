@@ -15,8 +15,8 @@ from typing import Any, Final
 from icefloe._internal.printable import escape_control_in_lines
 from icefloe._internal.redaction import redact
 
-_MOST_ROWS: Final = 100
-_MOST_NAMES: Final = 20
+_MAX_ROWS: Final = 100
+_MAX_NAMES: Final = 20
 _STYLE: Final = """
 .icefloe-repr{font:13px/1.5 system-ui,sans-serif;max-width:75em}
 .icefloe-repr .ic-title{padding:6px 0;border-bottom:1px solid color-mix(in srgb,currentColor 25%,transparent)}
@@ -80,7 +80,7 @@ def render_section(title: str, count: int | None, content: str, *, is_open: bool
 
 def render_table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None = None) -> str:
     """Return an HTML table with at most 100 rows, followed by the number of omitted rows."""
-    shown = [row for row, _ in zip(rows, range(_MOST_ROWS), strict=False)]
+    shown = [row for row, _ in zip(rows, range(_MAX_ROWS), strict=False)]
     numeric = [
         bool(shown)
         and all(isinstance(row[at], int | float) and not isinstance(row[at], bool) for row in shown)
@@ -113,8 +113,8 @@ def render_cell(value: Any) -> str:
         return escape(value.value if isinstance(value, str) else value.name)
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
         names = list(map(str, value))
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        return escape(", ".join(names[:_MOST_NAMES]) + more) if names else "-"
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        return escape(", ".join(names[:_MAX_NAMES]) + more) if names else "-"
     return escape(value)
 
 

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 
-_MOST_STEPS = 20
+_MAX_STEPS = 20
 
 
 def iterate_attempts(
@@ -28,6 +28,6 @@ def iterate_attempts(
     """
     for attempt in range(tries):
         if attempt > immediate:
-            pause_s = first_pause_s * factor ** min(attempt - immediate - 1, _MOST_STEPS)
+            pause_s = first_pause_s * factor ** min(attempt - immediate - 1, _MAX_STEPS)
             time.sleep(random.uniform(0.5, 1) * min(pause_s, longest_pause_s))
         yield attempt

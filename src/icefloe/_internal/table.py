@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table"]
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 class Table:
@@ -145,8 +145,10 @@ class Table:
         return html.render_card("icefloe", "Table", f"{len(self)} rows", self.to_html())
 
     def __repr__(self) -> str:
-        shown = [escape_control(" ".join(map(str, row.values()))) for row in self.take(slice(_SHOWN)).rows()]
-        more = [f"and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
+        shown = [
+            escape_control(" ".join(map(str, row.values()))) for row in self.take(slice(_MAX_SHOWN)).rows()
+        ]
+        more = [f"and {len(self) - _MAX_SHOWN} more"] if len(self) > _MAX_SHOWN else []
         return "\n".join([escape_control(f"<{len(self)} rows: {', '.join(self.names)}>"), *shown, *more])
 
 

@@ -18,7 +18,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.export.selection import find_positions
 from icefloe.session import Session
 
-_MOST_CELLS = 200_000_000
+_MAX_CELLS = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
         )
     drawn = [name for name in names if not isinstance(chosen[name], int)]
     attributes = json.loads(node.user_data).get("attributes", {})
-    if np.prod([len(_parse_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
+    if np.prod([len(_parse_range(chosen[name], sizes[name])) for name in drawn]) > _MAX_CELLS:
         raise _make_error(
-            f"{whole}: a plot can have at most {_MOST_CELLS} values; select fewer with --isel or --sel"
+            f"{whole}: a plot can have at most {_MAX_CELLS} values; select fewer with --isel or --sel"
         )
     values = _decode_numbers(read(session, whole, tuple(chosen[name] for name in names)), attributes, whole)
     axes = tuple(_make_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)

@@ -142,7 +142,7 @@ def blame(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingChunks:
     """The chunks whose commit must still be found in the history of a snapshot."""
 
     tip: SnapshotId
@@ -152,8 +152,8 @@ class _Pending:
     """The coordinates of each chunk in the snapshot."""
     merge: SnapshotId | None = None
 
-    def take(self, which: Mask) -> _Pending:
-        return _Pending(self.tip, self.rows[which], self.at[which], self.merge)
+    def take(self, which: Mask) -> _PendingChunks:
+        return _PendingChunks(self.tip, self.rows[which], self.at[which], self.merge)
 
 
 class _Walk:
@@ -170,7 +170,7 @@ class _Walk:
         self._states: dict[SnapshotId, State] = {}
 
     def run(self, tip: SnapshotId) -> None:
-        waiting = [_Pending(tip, np.arange(len(self._coords)), self._coords)]
+        waiting = [_PendingChunks(tip, np.arange(len(self._coords)), self._coords)]
         while waiting:
             waiting += self._follow(waiting.pop())
 
@@ -183,7 +183,7 @@ class _Walk:
         commits = tuple(to_public_snapshot(infos[code]) for code in newest_first)
         return Blame(path, snapshot_id, self._coords, commits, codes[self._writers], codes[self._merges])
 
-    def _follow(self, pending: _Pending) -> Iterator[_Pending]:
+    def _follow(self, pending: _PendingChunks) -> Iterator[_PendingChunks]:
         """Assign chunks to commits along the first parents of a tip. Yield the chunks that were merged."""
         for info in self._ancestry(pending.tip):
             if not len(pending.rows) or self._left == 0:
@@ -195,7 +195,7 @@ class _Walk:
                 return  # the commit has expired
             changed, at = self._find_changed(pending, self._load_snapshot(info.id), parent)
             new = pending.take(changed)
-            pending = _Pending(pending.tip, pending.rows[~changed], at[~changed], pending.merge)
+            pending = _PendingChunks(pending.tip, pending.rows[~changed], at[~changed], pending.merge)
             if len(new.rows):
                 yield from self._credit_commit(info, new)
 
@@ -218,7 +218,9 @@ class _Walk:
             self._states[id] = State(self._assets.snapshot(id), self._assets)
         return self._states[id]
 
-    def _find_changed(self, pending: _Pending, after: State, before: State | None) -> tuple[Mask, Coords]:
+    def _find_changed(
+        self, pending: _PendingChunks, after: State, before: State | None
+    ) -> tuple[Mask, Coords]:
         """Return a mask of the chunks that a commit wrote, and the earlier coordinates of the others."""
         new = after.node(self._node)
         old = None if before is None else before.node(self._node)
@@ -228,7 +230,7 @@ class _Walk:
         moves = _find_origins(olds, news)
         return _apply_moves(pending.at, news.coords, olds.coords, moves)
 
-    def _credit_commit(self, info: StoredInfo, new: _Pending) -> Iterator[_Pending]:
+    def _credit_commit(self, info: StoredInfo, new: _PendingChunks) -> Iterator[_PendingChunks]:
         """Assign the new chunks of a commit to the commit itself, to a merged branch, or to no commit."""
         merge = info.id if new.merge is None else new.merge
         is_unknown = False
@@ -239,7 +241,7 @@ class _Walk:
                 is_unknown = True
             elif node is not None:
                 came = self._is_equal_in(state, node, self._load_snapshot(info.id), new.at)
-                yield _Pending(tip, new.rows[came], new.at[came], merge)
+                yield _PendingChunks(tip, new.rows[came], new.at[came], merge)
                 new = new.take(~came)
         own = self._is_own(info, new.at)
         if not is_unknown:
@@ -298,13 +300,13 @@ def _find_origins(olds: ArrayManifest, news: ArrayManifest) -> Rows:
     left[before[equal]] = False
     native = news.kind[changed] == NATIVE
     all_old = np.arange(len(olds))
-    origins[changed[native]] = _match(olds, all_old, news, changed[native])
+    origins[changed[native]] = _match_references(olds, all_old, news, changed[native])
     others = changed[~native]
     origins[others] = _match_moves(olds, np.flatnonzero(left), news, others)
     return origins
 
 
-def _match(olds: ArrayManifest, among: Rows, news: ArrayManifest, rows: Rows) -> Rows:
+def _match_references(olds: ArrayManifest, among: Rows, news: ArrayManifest, rows: Rows) -> Rows:
     """Find the same reference at any coordinates; -1 if there is none."""
     keys, wanted = _reference_keys(olds, among), _reference_keys(news, rows)
     order = np.argsort(keys, kind="stable")
@@ -322,7 +324,7 @@ def _match_moves(olds: ArrayManifest, left: Rows, news: ArrayManifest, rows: Row
     Unlike ids of chunk objects, such references can be equal by chance. They count as moved only if all
     changed chunks come from coordinates that changed, or if most of them were shifted by the same offset.
     """
-    found = _match(olds, left, news, rows)
+    found = _match_references(olds, left, news, rows)
     if not len(rows) or (found >= 0).all():
         return found
     matched = np.flatnonzero(found >= 0)

@@ -95,7 +95,7 @@ def compare_values(
     InvalidInputError
         The array has a different number of dimensions, or values of another kind.
     """
-    pair = _Pair(before, after, path, before_path)
+    pair = _ComparedArray(before, after, path, before_path)
     differing = missing = chunks = 0
     largest: float | int | None = None
     for region in pair.regions():
@@ -156,7 +156,7 @@ def subtract_values(
     InvalidInputError
         The array has a different number of dimensions, or values that cannot be subtracted, such as texts.
     """
-    pair = _Pair(before, after, path, before_path)
+    pair = _ComparedArray(before, after, path, before_path)
     kind = pair.new.dtype.kind
     if kind not in _NUMBERS:
         raise InvalidInputError(
@@ -177,7 +177,7 @@ def _number(value: float | int) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
-class _Pair:
+class _ComparedArray:
     """An array in the two compared versions."""
 
     def __init__(self, before: Session, after: Session, path: str, before_path: str | None) -> None:

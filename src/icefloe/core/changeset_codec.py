@@ -37,9 +37,9 @@ MAGIC: Final = b"ICEFLOE\x03"
 """The magic bytes. The last one is the version; other versions are rejected, because change sets are not
 stored for long."""
 _NODE_LISTS: Final = ("created", "updated", "deleted")
-_MOST_DIMENSIONS: Final = 64
+_MAX_DIMENSIONS: Final = 64
 """The maximum number of dimensions, which is the limit of numpy."""
-_MOST_CHUNKS: Final = 1 << 32
+_MAX_CHUNKS: Final = 1 << 32
 """The maximum number of chunks of one manifest. It prevents a huge allocation because of a few damaged
 bytes."""
 
@@ -132,7 +132,7 @@ def _read_delta(
 ) -> tuple[NodeId, ArrayDelta]:
     node, path, rank, refs, gone, early = unpacker.items(row, 6)
     place = f"{unpacker.place}: array {path!r:.60}"
-    if type(rank) is not int or not 0 <= rank <= _MOST_DIMENSIONS:
+    if type(rank) is not int or not 0 <= rank <= _MAX_DIMENSIONS:
         unpacker.fail(f"contains an array with {rank!r:.20} dimensions")
     delta = ArrayDelta(validate(path), rank)
     if refs is not None:
@@ -181,7 +181,7 @@ def _read_early(
         )
     if (
         (covered > count if joined else covered != count)
-        or count > _MOST_CHUNKS
+        or count > _MAX_CHUNKS
         or (sparse is not None and not coordinates.are_inside(sparse, ranges).all())
     ):
         unpacker.fail(f"contains a manifest with {count} references for {covered} chunks")

@@ -65,18 +65,18 @@ def get_chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(grid["configuration"]["chunk_shape"]) if grid["name"] == "regular" else None
 
 
-def are_spelled_alike(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+def are_equivalent_documents(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
     """Return whether two zarr.json differ only in how they spell an entry, such as an omitted default."""
     if name == "chunk_grid":
         shape = get_chunk_shape(one)
         return shape is not None and shape == get_chunk_shape(other)
     try:
-        return bool(_spell_out(one).get(name) == _spell_out(other).get(name))
+        return bool(_normalize_document(one).get(name) == _normalize_document(other).get(name))
     except (ValueError, TypeError, KeyError):  # such as a codec that zarr does not know
         return False
 
 
-def _spell_out(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _normalize_document(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the zarr.json of an array as zarr writes it, except for its shape and its chunk grid."""
     import zarr
 

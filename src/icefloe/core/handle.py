@@ -19,7 +19,7 @@ from icefloe.storage.base import Storage
 from icefloe.storage.disk_cache import DiskCache
 from icefloe.storage.memory import MemoryStorage
 
-_KEPT = 8
+_MAX_OPEN_REPOSITORIES = 8
 """The number of repositories that stay open for the next task."""
 
 _lock = fork_safe_lock()
@@ -53,7 +53,7 @@ class Handle:
         with _lock:
             found = _open[self.token] = _open.get(self.token) or self.reopen()
             _open.move_to_end(self.token)
-            while len(_open) > _KEPT:
+            while len(_open) > _MAX_OPEN_REPOSITORIES:
                 _open.popitem(last=False)
         return found
 

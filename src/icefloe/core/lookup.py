@@ -114,7 +114,7 @@ class ManifestLookup:
         self._node = node
         self._rank = rank
         self._finds = 0
-        self._rows: _Rows | None = None
+        self._rows: _ReferenceIndex | None = None
         self.count = manifest.count(node)
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
@@ -124,11 +124,11 @@ class ManifestLookup:
             self._finds += 1
             if self._finds <= max(_FEW_FINDS, self.count // _ROWS_PER_FIND) or not self.count:
                 return self._manifest.find(self._node, coords)
-            self._rows = rows = _Rows(self._manifest.array(self._node, self._rank))
+            self._rows = rows = _ReferenceIndex(self._manifest.array(self._node, self._rank))
         return rows.find(coords)
 
 
-class _Rows:
+class _ReferenceIndex:
     """Columns of references, and the row of each position in the chunk grid."""
 
     __slots__ = ("_dense", "_ids", "_keys", "_native", "_refs", "_sizes")

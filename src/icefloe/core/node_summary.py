@@ -11,10 +11,10 @@ from icefloe.core.workspace import Workspace
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _SHARDING: Final = "sharding_indexed"
-_MOST_SIZES: Final = 6
+_MAX_SIZES: Final = 6
 """The maximum number of chunk sizes to show for a dimension with irregular chunks."""
 _DESCRIPTIONS: Final = ("long_name", "standard_name")
-_MOST_NODES: Final = 100
+_MAX_NODES: Final = 100
 
 
 def summarize_node(node: NodeSnapshot) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def format_chunks(shape: list[Any]) -> str:
 
 def _format_sizes(sizes: list[Any]) -> str:
     runs = [f"{each[1]}x{each[0]}" if isinstance(each, list) else str(each) for each in sizes]
-    return "+".join(runs[:_MOST_SIZES]) + ("+..." if len(runs) > _MOST_SIZES else "")
+    return "+".join(runs[:_MAX_SIZES]) + ("+..." if len(runs) > _MAX_SIZES else "")
 
 
 def render_nodes(workspace: Workspace) -> str:
     """Return the node summaries of all arrays of a workspace as a section of HTML."""
     paths = [path for path in workspace.paths() if not is_within(path, LEDGERS) and path != ROOT]
     nodes = (node for path in paths if (node := workspace.node(path)) is not None)
-    summaries = [summarize_node(node) for node, _ in zip(nodes, range(_MOST_NODES), strict=False)]
+    summaries = [summarize_node(node) for node, _ in zip(nodes, range(_MAX_NODES), strict=False)]
     names = ("path", "shape", "dtype", "chunks", "units", "description")
     table = html.render_table(names, map(_render_row, summaries), len(paths))
     return html.render_section("Groups and arrays", len(paths), table)

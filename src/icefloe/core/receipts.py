@@ -135,7 +135,7 @@ class _Merge:
         self._write_chunks()
 
     @cached_property
-    def _seen(self) -> Workspace:
+    def _forked_state(self) -> Workspace:
         """The state from which the fork was created."""
         target = self.target
         same = self.base == target.base.id
@@ -216,19 +216,19 @@ class _Merge:
 
     def _has_changed(self, current: NodeSnapshot) -> bool:
         """Return whether the metadata of a node has changed since the fork was created."""
-        seen = self._seen.node(current.path)
+        seen = self._forked_state.node(current.path)
         return seen is None or seen.id != current.id or seen.user_data != current.user_data
 
     def _has_changed_chunks(self, current: NodeSnapshot) -> bool:
         """Return whether an array has changed chunks that were unknown to the fork."""
         delta = self.target.changes.chunks.get(current.id)
-        seen = self._seen.node(current.path)
+        seen = self._forked_state.node(current.path)
         if delta is None:
             return False
         if seen is None:
             return True
         written, gone = delta.resolve()
-        refs = self._seen.refs(seen)
+        refs = self._forked_state.refs(seen)
         if coordinates.contains(refs.coords, gone).any():
             return True
         return written is not None and not _contains_all(refs, written)

@@ -81,16 +81,16 @@ def _reindex_refs(
     grid = _get_regular_grid(node)
     rows, targets, gone = [], [], []
     for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function once per chunk
-        target = _check_place(forward(list(coords)), grid, node.path)
+        target = _check_coordinates(forward(list(coords)), grid, node.path)
         if target is not None:
             rows.append(row)
             targets.append(target)
         if backward is not None:
-            source = _check_place(backward(list(coords)), grid, node.path)
+            source = _check_coordinates(backward(list(coords)), grid, node.path)
             if source is None or coordinates.find(refs.coords, source) is None:
                 gone.append(coords)
     rank = len(grid)
-    return _place_at(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank)
+    return _move_refs(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank)
 
 
 def _get_regular_grid(node: NodeSnapshot) -> list[range]:
@@ -108,7 +108,9 @@ def _get_regular_grid(node: NodeSnapshot) -> list[range]:
     return [range(dimension.num_chunks) for dimension in data.shape]
 
 
-def _check_place(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
+def _check_coordinates(
+    coords: Iterable[int] | None, grid: Sequence[range], path: str
+) -> tuple[int, ...] | None:
     """Check that the coordinates which a function returned are inside the grid, and return them."""
     if coords is None:
         return None
@@ -122,7 +124,7 @@ def _check_place(coords: Iterable[int] | None, grid: Sequence[range], path: str)
     return numbers
 
 
-def _place_at(
+def _move_refs(
     refs: ArrayManifest, rows: Sequence[int], targets: Sequence[Sequence[int]], rank: int
 ) -> ArrayManifest:
     """Return some references at other coordinates. The last of several references at the same coordinates

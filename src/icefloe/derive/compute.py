@@ -21,7 +21,7 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession, Session
 
-_WIDER = 2
+_AUDIT_MARGIN = 2
 """The number of cells by which the audit widens a block, to check that the result does not change."""
 
 
@@ -194,7 +194,7 @@ def _audit(
         for axis in each.axes:
             if isinstance(axis, SameAxis):
                 first, end = spans[axis.dim]
-                wider[axis.dim] = (max(0, first - _WIDER), min(axis.size, end + _WIDER))
+                wider[axis.dim] = (max(0, first - _AUDIT_MARGIN), min(axis.size, end + _AUDIT_MARGIN))
     if wider == spans:
         return None
     found = _compute(task, readers, wider)

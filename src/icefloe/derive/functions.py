@@ -256,7 +256,7 @@ class UserFunction:
     def _call(
         self, function: Callable[..., Any], arrays: Mapping[str, Any], spans: Mapping[str, Span]
     ) -> Any:
-        values, named = _bind(function, arrays, {"spans": dict(spans)}, self.arguments)
+        values, named = _bind_inputs(function, arrays, {"spans": dict(spans)}, self.arguments)
         try:
             return function(*values, **named)
         except (Exception, SystemExit) as error:
@@ -276,7 +276,7 @@ class UserFunction:
         if values.ndim != len(dims):
             raise _make_error(f"{self.text} returned an array of shape {values.shape}; expected {expected}")
         at = tuple(
-            _trim(blocks, dim, spans[dim], values.shape[axis])
+            _trim_halo(blocks, dim, spans[dim], values.shape[axis])
             if values.shape[axis] != expected[axis]
             else slice(None)
             for axis, dim in enumerate(dims)
@@ -289,7 +289,7 @@ class UserFunction:
         return values
 
 
-def _bind(
+def _bind_inputs(
     function: Callable[..., Any],
     arrays: Mapping[str, Any],
     context: Mapping[str, Any],
@@ -331,7 +331,7 @@ def _select_members(blocks: Sequence[InputBlock], name: str, array: Any, dim: st
     return array
 
 
-def _trim(blocks: Sequence[InputBlock], dim: str, span: Span, length: int) -> slice:
+def _trim_halo(blocks: Sequence[InputBlock], dim: str, span: Span, length: int) -> slice:
     """Cut off the halo of a result that has the size of the input block."""
     for block in blocks:
         for axis, each in enumerate(block.axes):

@@ -120,7 +120,7 @@ class _Run:
     _sessions: dict[Any, Session] = field(default_factory=dict)
 
     def execute(self, specs: Sequence[OutputSpec]) -> DeriveReport:
-        paths = self._locations(specs)
+        paths = self._locate_outputs(specs)
         executors: list[Executor] = []
         context: AbstractContextManager[Executor] | None = None
 
@@ -139,7 +139,7 @@ class _Run:
             if context is not None:
                 context.__exit__(None, None, None)
 
-    def _locations(self, specs: Sequence[OutputSpec]) -> dict[str, str]:
+    def _locate_outputs(self, specs: Sequence[OutputSpec]) -> dict[str, str]:
         """Return the path of each output. Outputs that are inputs of others come first."""
         paths: dict[str, str] = {each.name: each.path for each in specs if each.path is not None}
         waiting = [each for each in specs if each.path is None]
@@ -265,7 +265,7 @@ class _Run:
         sizes: dict[str, set[int]] = {}
         for array in arrays:
             # What earlier runs wrote may have the size of an earlier version of the input.
-            if array is not None and (array.path in done or array.path not in self._earlier):
+            if array is not None and (array.path in done or array.path not in self._derived_paths):
                 for dim, size in zip(array.dims, array.shape, strict=True):
                     sizes.setdefault(dim, set()).add(size)
         if any(len(each) > 1 for each in sizes.values()):
@@ -279,7 +279,7 @@ class _Run:
                 )
 
     @cached_property
-    def _earlier(self) -> set[str]:
+    def _derived_paths(self) -> set[str]:
         """The paths of arrays that earlier runs have written, with their coordinates."""
         derived = list_derived(self.session)
         described = [find_attributes(self.session, path) or {} for path in derived]
@@ -386,7 +386,7 @@ class _Run:
     def _compute(self, output: Output, plan: OutputPlan, executor: Callable[[], Executor]) -> None:
         self.changed = True
         if self.job.dry_run:
-            self._pretend(output, plan)
+            self._set_placeholders(output, plan)
             return
         running = executor()
         count = len(plan.recomputed)
@@ -410,7 +410,7 @@ class _Run:
         self.statistics += [found for each in done for found in each.statistics]
         self.bytes_read += sum(each.bytes_read for each in done)
 
-    def _pretend(self, output: Output, plan: OutputPlan) -> None:
+    def _set_placeholders(self, output: Output, plan: OutputPlan) -> None:
         """Set placeholder references for the chunks that a dry run would compute, because other outputs
         depend on these chunks.
         """

@@ -40,7 +40,7 @@ _MANY_CHUNKS: Final = 16
 _GROUPS_PER_CHUNK: Final = 64
 """The number of groups per chunk when grouping by the values of an array. Recurring periods have one chunk
 each."""
-_REDUCING: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
+_REDUCING_FUNCTIONS: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
 """The functions that reduce several cells to one."""
 _PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
 
@@ -220,11 +220,11 @@ def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> No
             raise _make_error(
                 spec, f"no input has the dimension {dim}; dimensions are {', '.join(sorted(known))}"
             )
-        if spec.is_built_in and spec.function not in _REDUCING and mapping != Same():
+        if spec.is_built_in and spec.function not in _REDUCING_FUNCTIONS and mapping != Same():
             raise _make_error(
                 spec, f"{spec.function} is computed cell by cell, so the mapping of {dim} can only be same"
             )
-        if spec.function in _REDUCING and isinstance(mapping, Window):
+        if spec.function in _REDUCING_FUNCTIONS and isinstance(mapping, Window):
             raise _make_error(
                 spec,
                 f"{spec.function} cannot use the window of {dim}, because a window does not tell which cells "
@@ -235,9 +235,9 @@ def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> No
                 spec, f"{spec.function} does not support a halo along {dim}; use reduce, group or coarsen"
             )
     reduced = [each for each in spec.dimensions.values() if not isinstance(each, Same)]
-    if spec.function in _REDUCING and not reduced:
+    if spec.function in _REDUCING_FUNCTIONS and not reduced:
         raise _make_error(spec, f"{spec.function} requires a dimension to reduce, group or coarsen")
-    if spec.function in (*_REDUCING, "copy", "quantise") and len(arrays) != 1:
+    if spec.function in (*_REDUCING_FUNCTIONS, "copy", "quantise") and len(arrays) != 1:
         raise _make_error(spec, f"{spec.function} takes one input, not {len(arrays)}")
     if spec.function == "anomaly" and len(arrays) != 2:
         raise _make_error(spec, "anomaly takes two inputs: the values, and the normals to subtract")
@@ -569,7 +569,7 @@ def _with_partials(output: Output) -> list[Output]:
         if isinstance(axis, GroupAxis | WholeAxis) and chunks > _MANY_CHUNKS * max(groups, 1) ** (
             0 if _is_recurring(axis) else 1
         ):
-            return _split(output, number, axis)
+            return _split_reduction(output, number, axis)
     return [output]
 
 
@@ -577,7 +577,7 @@ def _is_recurring(axis: Axis) -> bool:
     return isinstance(axis, GroupAxis) and bool((np.diff(axis.groups[axis.groups >= 0]) < 0).any())
 
 
-def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Output]:
+def _split_reduction(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Output]:
     """Divide a reduction along an axis into partial aggregates and their combination.
 
     A partial aggregate describes the cells of one group in one block of input chunks. The partial aggregates

@@ -60,7 +60,9 @@ def make_plan(
         both = tuple(slice(0, min(a, b)) for a, b in zip(shape, grid, strict=True))
         kept[both] = valid[both] & (records.digests[both] == digests[both]).all(axis=-1)
         todo = np.flatnonzero(~kept)
-        source = _find(digests.reshape(-1, 2)[todo], records.digests[old].reshape(-1, 2), valid.ravel())
+        source = _find_records(
+            digests.reshape(-1, 2)[todo], records.digests[old].reshape(-1, 2), valid.ravel()
+        )
         moved = todo[source >= 0]
         todo, source = todo[source < 0], source[source >= 0]
         moved_to, moved_from = _unravel(moved, grid), _unravel(source, shape)
@@ -238,7 +240,7 @@ def _unravel(flat: NDArray[Any], grid: tuple[int, ...]) -> Cells:
     return np.stack(np.unravel_index(flat.astype(np.intp), grid), axis=-1).astype(np.int64)
 
 
-def _find(wanted: Lanes, digests: Lanes, valid: Mask) -> NDArray[np.int64]:
+def _find_records(wanted: Lanes, digests: Lanes, valid: Mask) -> NDArray[np.int64]:
     """Return the flat position of a valid record with the same digest; -1 if there is none."""
     rows = np.flatnonzero(valid)
     result = np.full(len(wanted), -1, np.int64)

@@ -17,7 +17,7 @@ from icefloe.derive.lineage import digest_input, find_attributes, list_derived
 from icefloe.derive.recipe import Coarsen, InputSpec, OutputSpec
 from icefloe.session import Session
 
-_SMALL: Final = 256
+_SMALLEST_LEVEL_CELLS: Final = 256
 """By default, levels are added until rows and columns have at most this many cells."""
 _ROWS: Final = ("y", "lat", "latitude", "nav_lat", "northing")
 _COLUMNS: Final = ("x", "lon", "longitude", "nav_lon", "easting")
@@ -139,7 +139,7 @@ def _count_levels(spec: OutputSpec, sizes: Sequence[int]) -> int:
     if spec.arguments["levels"] is not None:
         return int(spec.arguments["levels"])
     count, largest = 1, max(sizes, default=1)
-    while largest > (_SMALL if count > 1 else 1):
+    while largest > (_SMALLEST_LEVEL_CELLS if count > 1 else 1):
         largest, count = -(-largest // 2), count + 1
     return count
 

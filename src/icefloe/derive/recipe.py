@@ -448,7 +448,7 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
     todo = {each.name: each for each in outputs}
     done: list[OutputSpec] = []
     while todo:
-        ready = [each for each in todo.values() if not _needs(each, paths) & todo.keys()]
+        ready = [each for each in todo.values() if not _list_needed_outputs(each, paths) & todo.keys()]
         if not ready:
             raise _make_error("recipe", f"the outputs {', '.join(todo)} depend on each other in a cycle")
         done += ready
@@ -457,7 +457,7 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
     return done
 
 
-def _needs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
+def _list_needed_outputs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
     """Return the names of the outputs that an output has as inputs."""
     own = [each.array for each in output.inputs if each.repository is None and each.version is None]
     needed = {

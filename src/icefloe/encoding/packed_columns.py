@@ -32,7 +32,7 @@ _LEVEL: Final = 1
 _LONG_RUN: Final = 8
 """The average length of runs above which equal steps are written as runs."""
 _BLOCK: Final = 1 << 15
-_MOST_RUN_ROWS: Final = 1 << 28
+_MAX_RUN_ROWS: Final = 1 << 28
 """The maximum number of rows in runs, so that a few damaged bytes cannot cause a huge allocation."""
 
 
@@ -100,7 +100,7 @@ def _find_ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
     """Return the last step of each run of equal steps; None if there are too many runs or rows."""
     count = len(column) - 1
     found, left = [], count // _LONG_RUN
-    if count >= _MOST_RUN_ROWS:
+    if count >= _MAX_RUN_ROWS:
         return None
     for start in range(0, count - 1, _BLOCK):  # blocks that fit into the cache of the processor
         part = column[start : start + _BLOCK + 2]
@@ -144,7 +144,7 @@ class ColumnUnpacker:
         column = self._get_bytes(at, stored * size).view(f"<u{size}")
         if way in (_STEPS, _RUNS):
             read = self._unpack_steps if way == _STEPS else self._unpack_runs
-            column = _walk(column, read(at + size, last, size, rows))
+            column = _rebuild_numbers(column, read(at + size, last, size, rows))
         most = np.iinfo(dtype).max
         if most < (1 << 8 * size) - 1 and len(column) and int(column.max()) > most:
             self.fail(f"has a number that {np.dtype(dtype).name} does not hold")
@@ -160,7 +160,7 @@ class ColumnUnpacker:
     def _unpack_runs(self, at: int, runs: int, size: int, rows: int) -> NDArray[Any]:
         steps = self._get_bytes(at, runs * size).view(f"<u{size}")
         counts = self._get_bytes(at + runs * size, runs * 4).view("<u4").astype(np.int64)
-        if not 0 < rows <= _MOST_RUN_ROWS or int(counts.sum()) != rows - 1:
+        if not 0 < rows <= _MAX_RUN_ROWS or int(counts.sum()) != rows - 1:
             self.fail(f"contains {rows} rows, but {runs} runs with a different total length")
         return steps.repeat(counts)
 
@@ -204,7 +204,7 @@ class ColumnUnpacker:
         return self._columns[at : at + size]
 
 
-def _walk(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _rebuild_numbers(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Rebuild a column from its first number and the steps between its numbers."""
     column = np.empty(len(steps) + 1, first.dtype)
     column[0] = first[0]

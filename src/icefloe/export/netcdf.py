@@ -151,7 +151,7 @@ def _write(
     for array in chosen.arrays:
         above = array.node.path.rpartition("/")[0] or "/"
         variable = _create_variable(places[above], array, types[array.node.path], level)
-        blocks += _fill(variable, session, array, types[array.node.path], threads, progress)
+        blocks += _write_values(variable, session, array, types[array.node.path], threads, progress)
     return blocks
 
 
@@ -231,7 +231,7 @@ def _attribute(value: Any) -> Any:
 # Values
 
 
-def _fill(
+def _write_values(
     variable: Any,
     session: Session,
     array: Selected,

@@ -18,7 +18,7 @@ Indexers = Mapping[str, slice | int]
 Labels = Mapping[str, Any]
 """The selected labels per dimension: a single label, or a slice from the first to the last label."""
 
-_SHOWN = 60
+_MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def select(
 
 def make_too_long_error(name: str, place: str, limit: str) -> InvalidInputError:
     """Return the error for a selected name that is too long for the target of an export."""
-    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    shown = name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
     return InvalidInputError(
         f"the name {shown!r} of {len(name.encode())} bytes is too long for {place} ({limit}); choose what "
         "to export with `variables`, or rename it with Session.move",

@@ -117,7 +117,7 @@ def export_zarr(
     limits = CopyLimits(max_concurrent_requests, max_memory_bytes)
     copied = encoded = written = 0
     for array in chosen.arrays:
-        parts = _Parts.of(session, array)
+        parts = _ChunksToWrite.of(session, array)
         copied, encoded = copied + len(parts.copied), encoded + len(parts.encoded)
         if dry_run:
             written += int(parts.lengths.sum())
@@ -213,7 +213,7 @@ class _ExportTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
+class _ChunksToWrite:
     """The chunks to write for one array."""
 
     sizes: tuple[int, ...]
@@ -226,9 +226,9 @@ class _Parts:
     """The chunks that are assembled from parts of source chunks."""
 
     @staticmethod
-    def of(session: Session, array: Selected) -> _Parts:
+    def of(session: Session, array: Selected) -> _ChunksToWrite:
         sizes = _get_chunk_sizes(array)
-        return _Parts(sizes, *_separate_copies(array, session._workspace.refs(array.node), sizes))
+        return _ChunksToWrite(sizes, *_separate_copies(array, session._workspace.refs(array.node), sizes))
 
 
 def _export_array(
@@ -236,7 +236,7 @@ def _export_array(
     target: Storage,
     chosen: ExportSelection,
     array: Selected,
-    parts: _Parts,
+    parts: _ChunksToWrite,
     limits: CopyLimits,
     progress: Progress | None,
     executor: Executor | None,
@@ -328,7 +328,7 @@ def _export(session: Session, target: Storage, order: _ExportTask) -> int:
         data = workspace.read(ref, 0, ref.length, f"{source} of {order.path}")
         written += _put(target, order.name, at, data)
     for at in order.encoded.tolist():
-        cut = _cut(session, order, at)
+        cut = _assemble_chunk(session, order, at)
         if cut is not None:
             written += _put(target, order.name, at, cut)
     target.sync()
@@ -341,7 +341,7 @@ def _put(target: Storage, name: str, coords: Sequence[int], data: Any) -> int:
     return len(data)
 
 
-def _cut(session: Session, order: _ExportTask, at: Sequence[int]) -> bytes | None:
+def _assemble_chunk(session: Session, order: _ExportTask, at: Sequence[int]) -> bytes | None:
     """Assemble one chunk of the target from source chunks; None if it contains only the fill value."""
     import zarr
     from zarr.buffer.cpu import Buffer

@@ -40,7 +40,7 @@ __all__ = ["AppendReport", "append"]
 
 _APP: Final = "append"
 _LABELS_PER_CHUNK: Final = 1024
-_STARTS: Final = 100
+_MAX_STARTS: Final = 100
 """The number of times that an append starts again from the tip before it gives up."""
 
 
@@ -139,7 +139,7 @@ def append(
     rows = _Rows(ds, dim, group)
     text = message or f"Append {rows.length} rows along {dim}"
     its_key = CommitKey(_APP, key, rows.digest()) if isinstance(key, str) else key
-    for attempt in range(_STARTS):
+    for attempt in range(_MAX_STARTS):
         began = time.monotonic()
         session = repo.writable_session(branch)
         if its_key is not None and has_key(session.workspace.base, its_key):
@@ -156,7 +156,7 @@ def append(
                 made = session.commit_once(text, metadata, key=its_key, rebase_with=solver, allow_empty=True)
         except ConflictError:
             # The rows are checked against the new tip. Rows that cannot be combined are an error.
-            if attempt + 1 == _STARTS:
+            if attempt + 1 == _MAX_STARTS:
                 raise
             give_way(attempt, time.monotonic() - began)
             continue

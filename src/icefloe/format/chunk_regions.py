@@ -127,7 +127,7 @@ def _split_in_order(regions: Sequence[Region]) -> Iterator[Sequence[Region]]:
         if regions:
             yield regions
         return
-    for part in _halve(regions, axis):
+    for part in _split_at_middle(regions, axis):
         yield from _split_in_order(part)
 
 
@@ -138,10 +138,10 @@ def _count_chunks(regions: Sequence[Region]) -> int:
     axis = _find_first_axis(regions)
     if axis is None or sum(map(_count_one, regions)) <= BLOCK_CHUNKS:
         return len(_list_chunks(regions))
-    return sum(map(_count_chunks, _halve(regions, axis)))
+    return sum(map(_count_chunks, _split_at_middle(regions, axis)))
 
 
-def _halve(regions: Sequence[Region], axis: int) -> tuple[Sequence[Region], Sequence[Region]]:
+def _split_at_middle(regions: Sequence[Region], axis: int) -> tuple[Sequence[Region], Sequence[Region]]:
     """Split regions at the middle of an axis. They have one common index on each axis before it."""
     starts, stops = zip(*(_find_span(region, axis) for region in regions), strict=True)
     first, last = min(starts), max(stops)

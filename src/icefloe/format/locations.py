@@ -16,7 +16,7 @@ from icefloe.errors import ErrorKind, FormatError
 MAX_LOCATION_BYTES: Final = 1024
 """The size up to which official readers decompress a location. Longer ones are stored uncompressed."""
 _SHORTEST_SAMPLE: Final = 8
-_LEAST_LEVEL: Final = -(1 << 17)
+_MIN_LEVEL: Final = -(1 << 17)
 _DEFAULT_LEVEL: Final = 3
 
 
@@ -51,9 +51,7 @@ class LocationCompression:
 
     def _get_level(self) -> int:
         """Return the level for zstd: 0 is its default, and levels out of range are clipped."""
-        return (
-            max(_LEAST_LEVEL, min(self.compression_level, zstandard.MAX_COMPRESSION_LEVEL)) or _DEFAULT_LEVEL
-        )
+        return max(_MIN_LEVEL, min(self.compression_level, zstandard.MAX_COMPRESSION_LEVEL)) or _DEFAULT_LEVEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class RefBlocks:
         new = np.array(ordered, np.uint32).reshape(len(ordered), self.coords.shape[1])
         return RefBlocks(
             put_rows(self.coords, rows, over, new),
-            _enclose(self.extents, ordered) if len(self) else _find_box(ordered),
+            _extend_window(self.extents, ordered) if len(self) else _find_box(ordered),
             self.blocks.upsert(rows, over, CHUNK_REF, tables, place),
         )
 
@@ -97,7 +97,7 @@ def _find_box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
     return tuple(range(min(numbers), max(numbers) + 1) for numbers in zip(*places, strict=True))
 
 
-def _enclose(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
+def _extend_window(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
     """Return the smallest window that contains another window and some chunks."""
     pairs = zip(extents, _find_box(places), strict=True)
     return tuple(range(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)

@@ -67,7 +67,7 @@ def decode_ref(data: bytes, place: str) -> SnapshotId:
         raise FormatError(f"{place}: {error.message}", kind=ErrorKind.DESERIALIZATION) from None
 
 
-def respell(data: bytes, number: int) -> bytes:
+def change_bytes(data: bytes, number: int) -> bytes:
     """Return a V1 ref file with the same meaning and other bytes: a number encoded in trailing white
     space."""
     return data.rstrip() + bin(number)[2:].encode().translate(bytes.maketrans(b"01", b" \t"))

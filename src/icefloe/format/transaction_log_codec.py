@@ -34,7 +34,7 @@ from icefloe.format.transaction_log import (
 
 _MANY_NUMBERS: Final = 256
 """The number of coordinates above which a log is written from columns."""
-_LEAST_CHUNK_BYTES: Final = 16
+_MIN_CHUNK_BYTES: Final = 16
 """The smallest size of a changed chunk in a log."""
 _FEW_ARRAYS: Final = 1000
 
@@ -157,7 +157,7 @@ def _take_large_lists(payload: Payload) -> dict[NodeId, ChunkRegions]:
     Writers place the chunks of an array at a constant distance. They are viewed where they are, so that no
     column of positions is necessary. All other lists stay in the payload.
     """
-    if payload.size < BLOCK_CHUNKS * _LEAST_CHUNK_BYTES or not payload.data.flags.writeable:
+    if payload.size < BLOCK_CHUNKS * _MIN_CHUNK_BYTES or not payload.data.flags.writeable:
         return {}
     slots = Cursor.root(payload, TRANSACTION_LOG).children("updated_chunks")
     if slots is None or len(slots) > _FEW_ARRAYS:
@@ -192,11 +192,11 @@ def _read_updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     counts, node_ids = chunks.lengths, arrays["node_id"]
     if not len(chunks.items):
         empty = UpdatedChunks(node_ids, counts, np.zeros(len(counts), np.int64), np.zeros(0, np.uint32))
-        return empty if are_ids_ascending(node_ids) else _rebuild(empty)
+        return empty if are_ids_ascending(node_ids) else _sort_and_join(empty)
     coords: Ragged = chunks.items["coords"]
     if len(counts) == 1 and (column := coords.rectangle()) is not None:
         found = UpdatedChunks(node_ids, counts, np.array(column.shape[1:]), coords.items)
-        return found if coordinates.is_strictly_sorted(column) else _rebuild(found)
+        return found if coordinates.is_strictly_sorted(column) else _sort_and_join(found)
     owners = np.repeat(np.arange(len(counts)), counts)
     first = np.minimum(chunks.splits[:-1], len(coords) - 1)
     ranks = np.where(counts > 0, coords.lengths[first], 0)
@@ -204,13 +204,13 @@ def _read_updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
         return _split_by_rank(node_ids, chunks.splits, coords)
     found = UpdatedChunks(node_ids, counts, ranks, coords.items)
     if not are_ids_ascending(node_ids) or not all(
-        _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
+        _is_ascending(coords, owners, rank) for rank in np.unique(ranks).tolist()
     ):
-        return _rebuild(found)
+        return _sort_and_join(found)
     return found
 
 
-def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
+def _is_ascending(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
     """Return whether the coordinates of each array of one rank are ascending."""
     rows = coords.lengths == rank
     every = bool(rows.all())
@@ -221,7 +221,7 @@ def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
     return coordinates.is_strictly_sorted(keyed)
 
 
-def _rebuild(chunks: UpdatedChunks) -> UpdatedChunks:
+def _sort_and_join(chunks: UpdatedChunks) -> UpdatedChunks:
     """Sort the chunks again, and join lists of one array."""
     return UpdatedChunks.of_lists(list(chunks))
 

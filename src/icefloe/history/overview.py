@@ -20,8 +20,8 @@ from icefloe.types import RepoAvailability
 
 _MAIN: Final = "main"
 _SHOWN_COMMITS: Final = 10
-_MOST_COMMITS: Final = 10_000
-_MOST_COMMIT_FILES: Final = 100
+_MAX_COMMITS: Final = 10_000
+_MAX_COMMIT_FILES: Final = 100
 """The maximum number of commits that a notebook counts. Before version 2, each commit is a separate file."""
 
 
@@ -77,7 +77,7 @@ def render_overview(refs: RefStore, assets: AssetStore, storage: Storage) -> str
 
     If the repository cannot be read, the HTML contains the error.
     """
-    most = _MOST_COMMITS if refs.spec.refs_in_repo_info else _MOST_COMMIT_FILES
+    most = _MAX_COMMITS if refs.spec.refs_in_repo_info else _MAX_COMMIT_FILES
     title, note = qualify_name("", "Repository"), f"format {format_version(refs)}"
     facts: dict[str, Any]
     try:

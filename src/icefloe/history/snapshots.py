@@ -111,7 +111,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
     from icefloe.core.merge.lineage import get_merged_tips
 
     branches, tags = refs.branches(), refs.tags()
-    infos = _with_merged(refs, set(branches.values()) if tip is None else {tip})
+    infos = _list_ancestors_and_merged(refs, set(branches.values()) if tip is None else {tip})
     branch_names, tag_names = _index_names_by_target(branches), _index_names_by_target(tags)
     commits = [
         GraphCommit(
@@ -128,7 +128,9 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
     return AncestryGraph.of(commits, plain=plain)
 
 
-def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId, repo_info.SnapshotInfo]:
+def _list_ancestors_and_merged(
+    refs: RefStore, tips: Iterable[SnapshotId]
+) -> dict[SnapshotId, repo_info.SnapshotInfo]:
     """Return all ancestors of the given snapshots, through parents and merges."""
     from icefloe.core.merge.lineage import get_merged_tips
 

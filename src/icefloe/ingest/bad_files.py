@@ -14,7 +14,7 @@ from icefloe.virtual.errors import CannotVirtualizeError
 _REPAIR_FILE = Hint("repair or remove the file")
 _REPAIR = Hint("repair or remove them")
 _SKIP = Hint("skip bad files with {on_bad_file}", on_bad_file="skip")
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ProblemsError(InvalidInputError):
         super().__init__(f"{self.headline}: {self._details()}", ErrorKind.INVALID_FILE_FORMAT)
         self.args = (self.bad,)
         if not all(each.is_sound for each in bad):
-            hints = [each.remedy for each in bad if isinstance(each.remedy, Hint)][:_SHOWN]
+            hints = [each.remedy for each in bad if isinstance(each.remedy, Hint)][:_MAX_SHOWN]
             hints += [] if all(each.remedy for each in bad) else [_REPAIR]
             self.hint = Hint.any_of(*hints, *([_SKIP] if self._files else []))
 
@@ -98,8 +98,8 @@ class ProblemsError(InvalidInputError):
             ": ".join(filter(None, (f"{names[0]}{_format_more(len(names) - 1)}", text)))
             for text, names in urls.items()
         ]
-        more = f"; and {counted(len(texts) - _SHOWN, 'other problem')}" if len(texts) > _SHOWN else ""
-        return f"{'; '.join(texts[:_SHOWN])}{more}"
+        more = f"; and {counted(len(texts) - _MAX_SHOWN, 'other problem')}" if len(texts) > _MAX_SHOWN else ""
+        return f"{'; '.join(texts[:_MAX_SHOWN])}{more}"
 
 
 def _format_more(count: int) -> str:

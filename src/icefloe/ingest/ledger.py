@@ -32,7 +32,9 @@ _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
 _FOR_GROUPS = ("target_group", "source_group")
 """The columns that exist only if some sources have groups."""
-_ABOUT = "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
+_DESCRIPTION = (
+    "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def write_ledger(
     with ignore_warnings():
         table = zarr.open_group(session.store, path=_make_path(group), mode="a")
         if not before:
-            table.attrs.update({"about": _ABOUT, "version": 1})
+            table.attrs.update({"about": _DESCRIPTION, "version": 1})
         arrays = dict(table.arrays())
         for field in fields(LedgerRow):
             values = [getattr(row, field.name) for row in rows[first:]]

@@ -28,7 +28,7 @@ from icefloe.storage.memory import MemoryStorage
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.sources import get_container_prefix, make_container, to_location
 
-_MOST_FOLDERS = 8
+_MAX_FOLDERS = 8
 """The number of local folders up to which each folder gets its own virtual chunk container. More folders
 share a container for their common parent."""
 
@@ -156,7 +156,7 @@ def _find_common_folder(locations: Sequence[str]) -> str | None:
     """Return the common parent folder of local files, if they are in too many folders for one container each;
     otherwise None."""
     folders = {get_container_prefix(location) for location in locations}
-    if len(folders) <= _MOST_FOLDERS:
+    if len(folders) <= _MAX_FOLDERS:
         return None
     common = os.path.commonpath([folder.removeprefix("file://") for folder in folders])
     return f"file://{common}/" if common.count("/") > 1 else None  # the root is never authorized

@@ -36,7 +36,7 @@ class NewManifest:
 
 def make_lost_manifest_id(use: ManifestUse) -> ManifestId:
     """Return the id for a manifest that cannot be created because the legacy manifests are unreadable."""
-    return _derived(b"".join((*use.manifests, use.node)))
+    return _derive_id(b"".join((*use.manifests, use.node)))
 
 
 def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dict[ManifestUse, ArrayManifest]:
@@ -60,11 +60,11 @@ def encode_manifest_file(use: ManifestUse, found: ArrayManifest, level: int) -> 
     the array is unchanged share the manifest.
     """
     unnamed = pack_manifest(Manifest(ManifestId(bytes(ManifestId.SIZE)), {use.node: found}), V2)
-    id = _derived(unnamed.payload.tobytes())
+    id = _derive_id(unnamed.payload.tobytes())
     return id, write_manifest(Manifest(id, {use.node: found}), V2, level)
 
 
-def _derived(contents: bytes) -> ManifestId:
+def _derive_id(contents: bytes) -> ManifestId:
     return ManifestId(sha256(contents).digest()[: ManifestId.SIZE])
 
 

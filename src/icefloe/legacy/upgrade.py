@@ -67,8 +67,8 @@ Result = TypeVar("Result")
 _Group: TypeAlias = list[ManifestUse]
 
 _PLAN: Final = f"{MIGRATION}/plan.json"
-_SHOWN: Final = 5
-_KEPT: Final = 10_000_000
+_MAX_SHOWN: Final = 5
+_MAX_CACHED_LOGS: Final = 10_000_000
 """The number of cached chunk changes. The changes of a snapshot are needed twice, and are slow to compute."""
 
 
@@ -176,7 +176,7 @@ def is_interrupted(storage: Storage) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ConvertedManifest:
     """The new manifest of an array, and the chunk objects that it refers to."""
 
     manifest: NewManifest
@@ -206,7 +206,7 @@ class _Migration:
         executor: Executor | None,
     ) -> None:
         opened = make_parts(
-            source, LEGACY, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT))
+            source, LEGACY, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_MAX_CACHED_LOGS))
         )
         if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
             raise TypeError("not a repository of an older format")
@@ -226,10 +226,10 @@ class _Migration:
         if dry_run:
             return report
         if report.gaps and not keep_gaps:
-            shown = "; ".join(report.gaps[:_SHOWN])
+            shown = "; ".join(report.gaps[:_MAX_SHOWN])
             raise SessionStateError(
                 f"objects are missing from the repository ({len(report.gaps)} in all): {shown}"
-                f"{'; ...' if len(report.gaps) > _SHOWN else ''}. Restore them, or pass keep_gaps=True: "
+                f"{'; ...' if len(report.gaps) > _MAX_SHOWN else ''}. Restore them, or pass keep_gaps=True: "
                 "reading them then fails",
                 kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
             )
@@ -293,7 +293,7 @@ class _Migration:
             pass
         return plan
 
-    def _read_arrays(self, group: _Group) -> tuple[_Group, dict[ManifestUse, _Seen] | str]:
+    def _read_arrays(self, group: _Group) -> tuple[_Group, dict[ManifestUse, _ConvertedManifest] | str]:
         try:
             found = collect_references(self.assets, group)
         except (FormatError, ObjectNotFoundError) as error:
@@ -302,7 +302,7 @@ class _Migration:
         for use, refs in found.items():
             id, data = encode_manifest_file(use, refs, self._level)
             info = ManifestFileInfo(id, len(data), len(refs))
-            seen[use] = _Seen(NewManifest(info, refs.extents()), find_chunk_ends(refs))
+            seen[use] = _ConvertedManifest(NewManifest(info, refs.extents()), find_chunk_ends(refs))
         return group, seen
 
     def _find_chunks(self, found: Inventory, plan: _Plan) -> None:

@@ -114,7 +114,9 @@ def clone(
         target.check_writable()
     there, exists = _open_target(target, source, layouts)
     before = load_history(there.refs) if exists else None
-    work = _Work(source, there, before, choice, executor or ThreadExecutor(limits.max_concurrent_requests))
+    work = _CloneWork(
+        source, there, before, choice, executor or ThreadExecutor(limits.max_concurrent_requests)
+    )
     _check_branches(work, overwrite=overwrite)
     missing = work.missing()
     report = CloneReport(
@@ -149,7 +151,7 @@ def _open_target(
     try:
         opened = open_parts(target, layouts, None)
     except RepositoryNotFoundError:
-        stray = next((info.key for info in target.list_prefix("") if not _is_ours(info.key)), None)
+        stray = next((info.key for info in target.list_prefix("") if not _may_be_from_clone(info.key)), None)
         if stray is not None:
             raise InvalidInputError(
                 f"the target of a clone must be empty, but {target.place} contains {stray}",
@@ -165,12 +167,12 @@ def _open_target(
     return opened, True
 
 
-def _is_ours(key: str) -> bool:
+def _may_be_from_clone(key: str) -> bool:
     """Return True if an interrupted clone may have left a file."""
     return key.partition("/")[0] in (*_FOLDERS, *_BEFORE_MAIN)
 
 
-class _Work:
+class _CloneWork:
     """The objects and refs that are missing at the target, computed from one state of source and target."""
 
     def __init__(
@@ -390,7 +392,7 @@ def _create_tag(there: RefStoreV1, name: str, target: SnapshotId) -> None:
             raise
 
 
-def _check_branches(work: _Work, *, overwrite: bool) -> None:
+def _check_branches(work: _CloneWork, *, overwrite: bool) -> None:
     """Raise ConflictError if the target has commits or tags that the source lacks."""
     if work.before is None or overwrite:
         return

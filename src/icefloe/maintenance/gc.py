@@ -209,9 +209,9 @@ class _Plan:
             self._known, kept = NO_IDS, list_reachable_snapshots(refs)
         self._kept = sort_ids(np.concatenate([kept, recent]))
         self._snapshots = _find_unused(self._snapshots, self._kept)
-        self._spare(kept[~is_member(kept, before)])
+        self._keep_objects(kept[~is_member(kept, before)])
         # Parts of a failed commit may be missing: an earlier or concurrent collection may have deleted them.
-        self._spare(recent[~is_member(recent, sort_ids(kept))], may_miss=True)
+        self._keep_objects(recent[~is_member(recent, sort_ids(kept))], may_miss=True)
 
     def _list_objects(self, reachable: Ids) -> bool:
         """List old objects that reachable snapshots do not use. Return whether all manifests of these
@@ -246,7 +246,7 @@ class _Plan:
         chunks = list_chunks_used(storage, unread, executor, may_miss=may_miss)
         return sort_ids(np.concatenate([index.manifests, unread])), chunks
 
-    def _spare(self, snapshots: Ids, *, may_miss: bool = False) -> None:
+    def _keep_objects(self, snapshots: Ids, *, may_miss: bool = False) -> None:
         """Keep the manifests and chunks of some snapshots."""
         if not len(snapshots):
             return
@@ -289,7 +289,7 @@ class _Plan:
             # it when it commits, and copies its chunks (`core.commit.gc_race`). Commits that came before the
             # entry are spared below.
             after = refs.update(lambda info: (add_mark(self._remove_garbage(info), mark), UpdateType.GCRan()))
-            self._spare_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
+            self._keep_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
         return self._garbage(after)
 
     def write_index(self) -> bytes | None:
@@ -307,14 +307,14 @@ class _Plan:
         begun_us = refs.note_collection()
         try:
             reached = list_reachable_snapshots(refs)
-            self._spare_snapshots(reached[~is_member(reached, self._kept)])
+            self._keep_snapshots(reached[~is_member(reached, self._kept)])
         except BaseException:
             refs.note_end_of_collection(begun_us)
             raise
         return replace(self._garbage(None), begun_us=begun_us)
 
-    def _spare_snapshots(self, added: Ids) -> None:
-        self._spare(added)
+    def _keep_snapshots(self, added: Ids) -> None:
+        self._keep_objects(added)
         self._kept = sort_ids(np.concatenate([self._kept, added]))
         self._snapshots = _find_unused(self._snapshots, self._kept)
 

@@ -32,7 +32,7 @@ _MARK: Final = b"icefloe reachable "
 """The beginning of the `extra` field of a repo info file that contains the digest of an index."""
 _COLUMNS: Final = 3
 _HEAD: Final = 8
-_MOST_IDS: Final = 20_000_000
+_MAX_IDS: Final = 20_000_000
 """The number of ids (240 MB) above which no index is written."""
 _FEW_FILES: Final = 64
 """The number of files below which reading them again is cheaper than updating the index."""
@@ -61,7 +61,7 @@ class ReachableIndex:
         """
         files = len(self.snapshots) + len(self.manifests)
         more = len(snapshots) + len(manifests) - files
-        fits = files + more + len(self.chunks) + len(added) <= _MOST_IDS
+        fits = files + more + len(self.chunks) + len(added) <= _MAX_IDS
         if not fits or more <= max(_FEW_FILES, files // 20):
             return None
         chunks = sort_ids(np.concatenate([self.chunks.ids(), added]))
@@ -91,7 +91,7 @@ def read_index(storage: Storage, info: RepoInfo, reachable: Ids) -> ReachableInd
     """
     mark = info.extra or b""
     digest, size = mark[len(_MARK) :][:32], int.from_bytes(mark[len(_MARK) + 32 :], "little")
-    if not mark.startswith(_MARK) or size > len(_MAGIC) + 8 * _COLUMNS + _MOST_IDS * OBJECT_ID:
+    if not mark.startswith(_MARK) or size > len(_MAGIC) + 8 * _COLUMNS + _MAX_IDS * OBJECT_ID:
         return NO_INDEX
     try:
         data = storage.get_range(PATH, 0, size)

@@ -245,7 +245,7 @@ def retain(
     now = datetime.now(UTC)
     if dry_run:
         history = load_history(refs)
-        return RetentionReport(_table(history, select_kept(rules, history, now)), True)
+        return RetentionReport(_make_table(history, select_kept(rules, history, now)), True)
     if not isinstance(refs, RefStoreV2):
         return RetentionReport(_retain_v1(refs, assets, rules, now), False)
     done: list[Table] = []
@@ -255,7 +255,7 @@ def retain(
         protected = frozenset(list_protected(info))
         history = History(info.snapshots, info.branches, info.tags, info.deleted_tags, protected)
         kept = select_kept(rules, history, now)
-        done[:] = [_table(history, kept).take(history.reached()[_sort_newest_first(history)])]
+        done[:] = [_make_table(history, kept).take(history.reached()[_sort_newest_first(history)])]
         if isinstance(rules, Expiration):
             return drop_expired(info, rules)[0], UpdateType.ExpirationRan()
         changed = replace(
@@ -280,7 +280,7 @@ def _retain_v1(
     kept = select_kept(rules, history, now)
     if isinstance(rules, Expiration):
         expire(refs, assets, rules)
-        return _table(history, kept)
+        return _make_table(history, kept)
     for tag in sorted(kept.gone_tags):
         refs.delete_tag(tag)
     gone = [f"{TRANSACTIONS}/{name}" for name in encode_column(history.snapshots.ids[~kept.keep])]
@@ -289,10 +289,10 @@ def _retain_v1(
             snapshot = assets.snapshot(info.id)
             if snapshot.parent_id != info.parent_id:
                 assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
-    return _table(history, kept)
+    return _make_table(history, kept)
 
 
-def _table(history: History, kept: KeptSnapshots) -> Table:
+def _make_table(history: History, kept: KeptSnapshots) -> Table:
     """Return one row per snapshot, newest first."""
     order = _sort_newest_first(history)
     infos = [history.snapshots[row] for row in order.tolist()]

@@ -53,7 +53,7 @@ _AT_LEAST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Counted:
+class _ManifestChunks:
     """The chunks of one manifest. Native and virtual chunks may also occur in other manifests, but inline
     chunks do not."""
 
@@ -118,11 +118,11 @@ def sum_chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) ->
     )
 
 
-def _count(storage: Storage, manifest: bytes) -> _Counted:
+def _count(storage: Storage, manifest: bytes) -> _ManifestChunks:
     id = ManifestId(manifest)
     packed = read_manifest(storage.get(f"{MANIFESTS}/{id}")[0], id)
     arrays = [packed.array(node) for node in packed.nodes]
-    return _Counted(
+    return _ManifestChunks(
         np.unique(np.concatenate([np.zeros(0, _NATIVE), *map(_native, arrays)])),
         np.unique(np.concatenate([np.zeros(0, _VIRTUAL), *map(_virtual, arrays)])),
         sum(int((refs.inline.lengths[refs.kind == INLINE]).sum()) for refs in arrays),
@@ -162,7 +162,7 @@ def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor
     """
     order = np.argsort(np.asarray(history.snapshots.columns["flushed_at"]), kind="stable")
     uses = _find_uses(assets.storage, history.snapshots.ids[order], executor)
-    units = _Units()
+    units = _DistinctChunks()
     sums = np.zeros((len(order), len(_KINDS)), np.int64)
     for manifest, found in uses.read(assets.storage, executor):
         rows = uses.snapshots(manifest)
@@ -200,7 +200,7 @@ def measure_by_array(
     if only is not None:
         snapshots = np.frombuffer(only, np.uint8).reshape(1, -1)
     uses = _find_uses(assets.storage, snapshots, executor)
-    units = _Units()
+    units = _DistinctChunks()
     for manifest, found in uses.read(assets.storage, executor):
         units.add(found, uses.snapshots(manifest))
     rows = units.result()
@@ -270,7 +270,7 @@ def _sum_bytes(listed: ObjectListing, wanted: Ids) -> int:
 # The manifests that snapshots use
 
 
-class _Uses:
+class _ManifestUses:
     """The manifests that snapshots use, with the positions of the snapshots that use each of them."""
 
     def __init__(self, manifests: Ids, owners: NDArray[np.int64], places: NDArray[np.int64]) -> None:
@@ -291,14 +291,14 @@ class _Uses:
         )
 
 
-def _find_uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
+def _find_uses(storage: Storage, snapshots: Ids, executor: Executor) -> _ManifestUses:
     found = list(
         executor.map(Task(partial(read_manifest_ids, storage, False), "snapshots"), iterate_ids(snapshots))
     )
     owners = np.repeat(np.arange(len(found)), [len(each) for each in found])
     keys = view_id_keys(np.concatenate([snapshots[:0], *found]))
     manifests, places = np.unique(keys, return_inverse=True)
-    return _Uses(manifests.view(np.uint8).reshape(-1, ManifestId.SIZE), owners, places.reshape(-1))
+    return _ManifestUses(manifests.view(np.uint8).reshape(-1, ManifestId.SIZE), owners, places.reshape(-1))
 
 
 def _read_units(storage: Storage, manifest: bytes) -> NDArray[np.void]:
@@ -324,7 +324,7 @@ def _make_units(manifest: ManifestId, node: NodeId, refs: ArrayManifest) -> NDAr
     return found
 
 
-class _Units:
+class _DistinctChunks:
     """The chunks of many manifests. The memory is proportional to the number of distinct chunks."""
 
     def __init__(self) -> None:

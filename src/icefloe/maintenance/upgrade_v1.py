@@ -116,7 +116,7 @@ def _repo_info(
     branches = {file.name: id for file, id in files.items() if id is not None and file.kind is RefKind.BRANCH}
     tags = {file.name: id for file, id in files.items() if id is not None and file.kind is RefKind.TAG}
     gone = {file.name for file in files if file.deleted}
-    known = _snapshots(assets, executor)
+    known = _read_snapshots(assets, executor)
     reached: dict[SnapshotId, SnapshotInfo] = {}
     for id in (*branches.values(), *(id for tag, id in tags.items() if tag not in gone)):
         reached |= _list_new_ancestors(id, reached, known, refs)
@@ -150,7 +150,7 @@ def _list_new_ancestors(
     return line
 
 
-def _snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
+def _read_snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
     """Read all existing snapshots in parallel, which is faster than following parents one by one."""
     ids = iterate_ids(list_folder(assets.storage, SNAPSHOTS).ids)
     infos = executor.map(Task(partial(_read_info, assets.storage), "snapshots"), ids)
@@ -180,7 +180,7 @@ def make_first_repo_info(
     """Create the repo info when a version 1 repository is upgraded, with an ops log inferred from its
     history.
     """
-    events = sorted(_events(snapshots, branches, tags, deleted_tags), key=lambda event: event[0])
+    events = sorted(_infer_updates(snapshots, branches, tags, deleted_tags), key=lambda event: event[0])
     first = events[0][0] if events else now_us
     # Times must be strictly ascending and in the past, because writers refuse to add an entry before the
     # newest one.
@@ -205,7 +205,7 @@ def make_first_repo_info(
     )
 
 
-def _events(
+def _infer_updates(
     snapshots: Mapping[SnapshotId, SnapshotInfo],
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],

@@ -354,7 +354,9 @@ def _rollback(repo: Repository, version: Version, tip: str | None, branch: str =
     files=_NUMBER,
     arrays=pa.list_(_TEXT),
 )
-def _statistics(repo: Repository, version: Version | None = None, array: str | None = None) -> Iterator[Row]:
+def _check_statistics(
+    repo: Repository, version: Version | None = None, array: str | None = None
+) -> Iterator[Row]:
     """Read the chunks that have no statistics yet, and record their statistics."""
     made = repo.collect_statistics(snapshot_id=version, arrays=None if array is None else [array])
     yield made.chunks, made.known, made.unchecked, made.files, list(made.arrays)

@@ -15,12 +15,12 @@ from icefloe.coastlines import project_coastlines
 from icefloe.serve.settings import RequestLimits
 from icefloe.serve.windows import NUMBERS, ArrayView, Index, WindowCoordinate
 
-MOST_CELLS: Final = 320_000
+MAX_CELLS: Final = 320_000
 """The maximum number of cells of a plot, and of all steps that are sent at once: 640 kB."""
 _TABLE: Final = 8
 """The number of rows and columns of the table of values."""
 _THINNED: Final = "one of every"
-_MOST_TICKS: Final = 7
+_MAX_TICKS: Final = 7
 _WHOLE_DEGREES: Final = 60
 """The distance of ticks on maps that are wider than `_WIDE_DEGREES`."""
 _WIDE_DEGREES: Final = 150
@@ -156,7 +156,7 @@ def _choose(view: ArrayView, places: tuple[int, ...], y: str, x: str) -> PlotLay
 def _table_layout(view: ArrayView, long: list[int], places: tuple[int, ...]) -> PlotLayout:
     """Choose the rows and columns of values that cannot be drawn."""
     if len(long) == 1:
-        return PlotLayout("table", long[0], None, places, (max(1, view.shape[long[0]] // MOST_CELLS), 1))
+        return PlotLayout("table", long[0], None, places, (max(1, view.shape[long[0]] // MAX_CELLS), 1))
     rows, columns = long[-2:]
     return PlotLayout("table", rows, columns, places, thin_cells(view.shape[rows], view.shape[columns]))
 
@@ -176,7 +176,7 @@ def _is_map(rows: WindowCoordinate, columns: WindowCoordinate) -> bool:
 
 def thin_cells(rows: int, columns: int) -> tuple[int, int]:
     """Return the steps between rows and between columns that keep an array plot small enough."""
-    step = max(1, math.ceil(math.sqrt(rows * columns / MOST_CELLS)))
+    step = max(1, math.ceil(math.sqrt(rows * columns / MAX_CELLS)))
     return (min(step, rows), min(step, columns))
 
 
@@ -197,10 +197,10 @@ def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -
     coordinate, size = view.coordinate(axis), view.shape[axis]
     numbers = _get_steady_values(coordinate)
     if numbers is None:
-        spread = _spread(size, _MOST_TICKS)
+        spread = _spread(size, _MAX_TICKS)
         return [((at + 0.5) / step, text) for at, text in zip(spread, coordinate.labels(spread), strict=True)]
     rising = numbers if numbers[-1] >= numbers[0] else numbers[::-1]
-    found = nice_ticks(float(rising[0]), float(rising[-1]), _MOST_TICKS)
+    found = nice_ticks(float(rising[0]), float(rising[-1]), _MAX_TICKS)
     if coordinate.values is None:
         found = [each for each in found if each == round(each)]
     if is_map and rising[-1] - rising[0] >= _WIDE_DEGREES:
@@ -236,7 +236,7 @@ def steps_at_once(view: ArrayView, layout: PlotLayout, axis: int, limits: Reques
     a chunk.
     """
     cells = math.prod(len(range(part.start, part.stop, part.step)) for part in layout.index(view))
-    most = max(1, MOST_CELLS // max(cells, 1))
+    most = max(1, MAX_CELLS // max(cells, 1))
     edges = view.grid.edges[axis]
     chunk = int(edges[1] - edges[0]) if len(edges) > 1 else 1
     return max(1, min(most, max(chunk, 1) if chunk > 1 else most, view.shape[axis]))

@@ -21,13 +21,13 @@ from icefloe.serve.asgi import RequestError
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
-MOST_BINS: Final = 250
+MAX_BINS: Final = 250
 """The number of bins along each side of the map. Larger grids are summarized."""
-MOST_CHUNKS_COUNTED: Final = 100_000
+MAX_CHUNKS_COUNTED: Final = 100_000
 """The maximum number of chunks to count while rendering a page. More are counted on request."""
 KINDS: Final = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
-_MOST_CATEGORIES: Final = 12
-_MOST_LABELLED: Final = 400
+_MAX_CATEGORIES: Final = 12
+_MAX_LABELLED: Final = 400
 """The maximum number of chunks along a dimension whose labels a page contains."""
 _OTHER: Final = "other"
 _SHARES: Final = (0.01, 0.1, 0.5)
@@ -108,7 +108,7 @@ def label_chunks(view: ArrayView) -> list[list[str] | None]:
     """
     found: list[list[str] | None] = []
     for axis, edges in enumerate(get_stored_grid(view.document).edges):
-        starts = [int(edge) for edge in edges[:-1]] if 1 < len(edges) <= _MOST_LABELLED + 1 else []
+        starts = [int(edge) for edge in edges[:-1]] if 1 < len(edges) <= _MAX_LABELLED + 1 else []
         found.append(_label_cells(view, axis, starts) if starts else None)
     return found
 
@@ -184,7 +184,7 @@ def _sum_bins(values: NDArray[np.int64], grid: tuple[int, ...], across: int) -> 
     """Sum numbers of all chunks of a grid in each bin of its map."""
     table = np.moveaxis(values.reshape(grid), across, -1).reshape(-1, grid[across])
     rows, columns = table.shape
-    height, width = min(rows, MOST_BINS), min(columns, MOST_BINS)
+    height, width = min(rows, MAX_BINS), min(columns, MAX_BINS)
     row, column = np.arange(rows) * height // rows, np.arange(columns) * width // columns
     bins = (row[:, None] * width + column).reshape(-1)
     return np.asarray(np.bincount(bins, table.reshape(-1), height * width), "f8").reshape(height, width)
@@ -247,7 +247,7 @@ def _assign_bins(
     for axis in others:
         row = row * grid[axis] + coords[:, axis].astype(np.int64)
     column = coords[:, across].astype(np.int64) if coords.shape[1] else np.zeros(len(coords), np.int64)
-    height, width = min(rows, MOST_BINS), min(columns, MOST_BINS)
+    height, width = min(rows, MAX_BINS), min(columns, MAX_BINS)
     cell = (row * height // rows) * width + column * width // columns
     counted = np.bincount(cell * categories + codes, minlength=height * width * categories)
     by_cell = counted.reshape(height, width, categories)
@@ -286,7 +286,7 @@ def _keep_most_frequent(
     """Keep at most a dozen of the most frequent categories, and merge the others."""
     counts = np.bincount(codes, minlength=len(legend))
     there = np.flatnonzero(counts)
-    kept = there if len(there) <= _MOST_CATEGORIES else np.sort(np.argsort(-counts)[: _MOST_CATEGORIES - 1])
+    kept = there if len(there) <= _MAX_CATEGORIES else np.sort(np.argsort(-counts)[: _MAX_CATEGORIES - 1])
     place = np.full(len(legend), len(kept), np.int64)
     place[kept] = np.arange(len(kept))
     names = tuple(legend[each] for each in kept)

@@ -18,7 +18,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.serve.windows import ArrayView, Index
 from icefloe.session import Session
 
-_MOST_TEXT: Final = 200
+_MAX_TEXT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _flatten(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 
 def changed_chunks(before: Session, after: Session, path: str) -> ChunkDifferences | None:

@@ -33,7 +33,7 @@ from icefloe.serve.series import cell_history, read_series
 from icefloe.serve.windows import ArrayView, parse_index
 from icefloe.serve.work import Decoders
 
-_MOST_STEPS: Final = 64
+_MAX_STEPS: Final = 64
 
 
 class Data:
@@ -106,7 +106,7 @@ class Data:
             if values.dtype.kind in "OT":
                 raise RequestError(400, f"{path} has values of variable length")
             return Response(np.ascontiguousarray(values).tobytes(), [BYTES, cache, meta_header(meta)])
-        return _coloured(view, index, view.numbers(values), request, cache)
+        return _make_picture(view, index, view.numbers(values), request, cache)
 
     def _difference_window(self, request: Request, raw: bytes, path: str) -> Response:
         before, after = self._opened.both(raw)
@@ -119,7 +119,7 @@ class Data:
         found = compare_values(old, new, index)
         cache = IMMUTABLE if before.is_fixed and after.is_fixed else NO_CACHE
         extra = {"differing": found.differing, "most": found.most, "cells": int(found.values.size)}
-        return _coloured(new, index, found.values, request, cache, extra)
+        return _make_picture(new, index, found.values, request, cache, extra)
 
     def _tile(self, request: Request) -> Response:
         """Send exact values as text, to show the cell below the pointer."""
@@ -211,14 +211,14 @@ class Data:
         return json_response(coast(view, layout), [IMMUTABLE if shown.is_fixed else NO_CACHE])
 
 
-def _coloured(
+def _make_picture(
     view: ArrayView, index: Any, numbers: Any, request: Request, cache: tuple[bytes, bytes], extra: Any = None
 ) -> Response:
     """Send array values as a colour-mapped picture, with exact statistics of each step along an axis."""
     steps = request.number("axis", len(view.shape))
     whole = PlotStatistics.of(numbers)
     meta: dict[str, Any] = {"low": whole.low, "high": whole.high, "shape": numbers.shape, **(extra or {})}
-    if steps < numbers.ndim and numbers.shape[steps] <= _MOST_STEPS:
+    if steps < numbers.ndim and numbers.shape[steps] <= _MAX_STEPS:
         moved = np.moveaxis(numbers, steps, 0)
         meta["steps"] = [PlotStatistics.of(each).as_dict() for each in moved]
         part = index[steps]

@@ -13,11 +13,11 @@ from icefloe._internal.redaction import redact
 from icefloe.derive.lineage import find_attributes, find_lineage, list_derived
 from icefloe.derive.pyramid import PyramidLevel
 from icefloe.repository import Repository
-from icefloe.serve.array_plot import MOST_CELLS, PlotLayout, PlotSource, thin_cells
+from icefloe.serve.array_plot import MAX_CELLS, PlotLayout, PlotSource, thin_cells
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
-_MOST_LEVEL_CELLS: Final = 6 * MOST_CELLS
+_MAX_LEVEL_CELLS: Final = 6 * MAX_CELLS
 """The maximum number of cells of a level to send to a screen with many pixels: 4 MB."""
 
 
@@ -67,7 +67,7 @@ def draw_levels(
         rows, columns = (level.shape[axis] for axis in drawn)
         is_last = number == len(levels) - 1
         every = thin_cells(rows, columns) if is_last else (1, 1)
-        if is_last or rows * columns <= _MOST_LEVEL_CELLS:
+        if is_last or rows * columns <= _MAX_LEVEL_CELLS:
             own = view if not number else open_view(level.path)
             found.append(PlotSource(own, replace(layout, every=every), number, factor))
     return found[::-1] if len(found) > 1 or (found and found[0].level) else []

@@ -15,7 +15,7 @@ from icefloe.serve.compare import compare_values
 from icefloe.serve.requests import ShownVersion
 from icefloe.serve.windows import ArrayView
 
-_MOST_SEARCHED: Final = 16
+_MAX_SEARCHED: Final = 16
 """The maximum number of chunks that are compared to find the first cell that differs."""
 
 
@@ -56,7 +56,7 @@ def find_first_change(old: ArrayView, new: ArrayView, chunks: Any, chosen: tuple
     inside = [
         tuple(slice(part.start, min(part.stop, size), 1) for part, size in zip(box, new.shape, strict=True))
         for box in map(
-            grid.inside, found[(found < np.array(grid.counts)).all(axis=1)][:_MOST_SEARCHED].tolist()
+            grid.inside, found[(found < np.array(grid.counts)).all(axis=1)][:_MAX_SEARCHED].tolist()
         )
         if all(part.start < size for part, size in zip(box, new.shape, strict=True))
     ]

@@ -25,7 +25,7 @@ from icefloe.serve.asgi import RequestError
 from icefloe.serve.settings import RequestLimits
 from icefloe.session import Session
 
-MOST_CONSOLIDATED: Final = 50_000
+MAX_CONSOLIDATED: Final = 50_000
 """The maximum number of nodes below a group for which consolidated metadata is served."""
 _MARK: Final = b'"consolidated_metadata"'
 GDAL_CODECS: Final = frozenset({"blosc", "bytes", "gzip", "zstd"})
@@ -130,7 +130,7 @@ class Published:
     def _group_document(self, node: NodeSnapshot) -> bytes:
         own = _drop_consolidated(node.user_data)
         below = self.workspace.below(node.path)
-        if len(below) - 1 > MOST_CONSOLIDATED:
+        if len(below) - 1 > MAX_CONSOLIDATED:
             return own
         members = b",".join(self._list_members(node.path, below))
         consolidated = b'{"kind":"inline","must_understand":false,"metadata":{%s}}' % members

@@ -134,13 +134,13 @@ class Gateway:
                 _logger.warning("response aborted: %s", failed.text)
                 raise ConnectionAbortedError from None
             if not head and failed.status != 404 and _is_chunk_for_gdal(scope):
-                await _break_off(send, failed)
+                await _abort_response(send, failed)
             await respond_error(send, failed, head=head)
 
     # Zarr
 
     async def _serve_zarr(self, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        name, key = self._split(raw)
+        name, key = self._split_path(raw)
         version = await self._resolve(name)
         if not key:
             await self._serve_root(name, version, scope, send, has_slash=raw.endswith(b"/"))
@@ -164,7 +164,7 @@ class Gateway:
             case LegacyKey():
                 raise RequestError(404, f"{key}: repositories contain only Zarr version 3")
 
-    def _split(self, raw: bytes) -> tuple[str, str]:
+    def _split_path(self, raw: bytes) -> tuple[str, str]:
         """Split a path into a version and a key. A version can contain encoded slashes."""
         found = self._paths.get(raw)
         if found is None:
@@ -268,7 +268,7 @@ class Gateway:
         send: Send,
     ) -> None:
         """Stream a stored chunk, or a range of it, in parts, because it can be larger than memory."""
-        asked = asked_range(scope, body.size, body.e_tag)
+        asked = parse_requested_range(scope, body.size, body.e_tag)
         start, stop = asked or (0, body.size)
         headers = [*headers, (b"etag", body.e_tag), (b"content-length", b"%d" % (stop - start))]
         if asked is not None:
@@ -361,7 +361,7 @@ def _is_gdal(scope: Scope) -> bool:
     return (header(scope, b"user-agent") or b"").startswith(_GDAL)
 
 
-async def _break_off(send: Send, error: RequestError) -> None:
+async def _abort_response(send: Send, error: RequestError) -> None:
     """Start a response with one byte, and abort it so that the transfer fails.
 
     GDAL treats a chunk as missing if the transfer fails before its reading thread receives the first byte. It
@@ -403,7 +403,7 @@ def _find_chunk(
     return workspace.ref(node, coords), published.transcoder(node)
 
 
-def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None:
+def parse_requested_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None:
     """Return the start and stop of the byte range that a client requests; None for the whole object.
 
     Raises
@@ -456,7 +456,7 @@ async def _serve_bytes(document: Document, headers: Headers, scope: Scope, send:
         await _respond_not_modified(send, document.e_tag, headers)
         return
     size = len(document.body)
-    asked = asked_range(scope, size, document.e_tag)
+    asked = parse_requested_range(scope, size, document.e_tag)
     start, stop = asked or (0, size)
     listed = [*headers, (b"etag", document.e_tag)]
     if asked is not None:

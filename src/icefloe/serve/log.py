@@ -9,7 +9,7 @@ from typing import Final
 
 from icefloe.comparison.versions import find_array_differences
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references, reference_lengths
+from icefloe.serve.chunkmap import MAX_CHUNKS_COUNTED, count_references, reference_lengths
 from icefloe.serve.compare import metadata_changes
 from icefloe.serve.work import check_job
 from icefloe.session import Session
@@ -122,7 +122,7 @@ def _change(
 
 def _sum_stored_bytes(found: _Found) -> int | None:
     session, node = found
-    if count_references(session, node) > MOST_CHUNKS_COUNTED:
+    if count_references(session, node) > MAX_CHUNKS_COUNTED:
         return None
     return int(reference_lengths(session._workspace.refs(node)).sum())
 

@@ -30,7 +30,7 @@ from icefloe.history.versions import ResolvedVersion
 from icefloe.maintenance.statistics.lookup import ChunkStatistics
 from icefloe.serve import views
 from icefloe.serve.array_plot import (
-    MOST_CELLS,
+    MAX_CELLS,
     PlotLayout,
     PlotSource,
     PlotStatistics,
@@ -47,7 +47,7 @@ from icefloe.serve.asgi import (
     as_request_error,
     respond,
 )
-from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references, label_chunks
+from icefloe.serve.chunkmap import MAX_CHUNKS_COUNTED, count_references, label_chunks
 from icefloe.serve.compare import (
     NodeChange,
     changed_chunks,
@@ -90,7 +90,7 @@ from icefloe.serve.requests import (
     request_has,
     required,
 )
-from icefloe.serve.series import MOST_COMMITS, cell_history, read_series
+from icefloe.serve.series import MAX_COMMITS, cell_history, read_series
 from icefloe.serve.settings import Settings
 from icefloe.serve.snippets import Reading, Snippet, bisect_snippet, comparison_snippets
 from icefloe.serve.versions import Versions
@@ -100,13 +100,13 @@ from icefloe.serve.work import CancelledError, Decoders
 T = TypeVar("T")
 
 _STALE_S: Final = 2.0
-_MOST_STALE: Final = 1000
+_MAX_STALE: Final = 1000
 _CONTROLS: Final = {
     code: f"\u27e8U+{code:04X}\u27e9"
     for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
     if chr(code) not in "\t\n\r"
 }
-_MOST_EXTENTS: Final = 50
+_MAX_EXTENTS: Final = 50
 """The maximum number of changed arrays whose extents are shown with labels."""
 
 
@@ -201,7 +201,7 @@ class Pages:
         return shlex.quote(self._settings.location) if self._settings.location else "REPO"
 
     def _render(self, template: str, shown: ShownVersion | None, path: str = "", **values: Any) -> Response:
-        facts = self._cached("facts", lambda: views.repository_facts(self._opened.versions.repo))
+        facts = self._get_cached_facts("facts", lambda: views.repository_facts(self._opened.versions.repo))
         text = (
             _templates()
             .get_template(template)
@@ -226,10 +226,10 @@ class Pages:
             return []
         name, is_branch = shown.name, bool(shown.branch)
         earlier = partial(views.earlier_versions, self._opened.versions.repo, name, is_branch=is_branch)
-        found: list[tuple[str, str]] = self._cached(("earlier", name), earlier)
+        found: list[tuple[str, str]] = self._get_cached_facts(("earlier", name), earlier)
         return found
 
-    def _cached(self, key: Any, compute: Callable[[], Any]) -> Any:
+    def _get_cached_facts(self, key: Any, compute: Callable[[], Any]) -> Any:
         """Return facts that depend on refs from a cache. If the storage is slow, pages show the latest known
         facts."""
         if self._opened.versions.answers_at_once:
@@ -238,7 +238,7 @@ class Pages:
         known = self._stale.get(key)
         if known is None:
             found = compute()
-            if len(self._stale) >= _MOST_STALE:
+            if len(self._stale) >= _MAX_STALE:
                 self._stale = {}
             self._stale[key] = (time.monotonic(), found)
             return found
@@ -260,13 +260,13 @@ class Pages:
     def _home(self, request: Request) -> Response:
         page = request.number("page", 1)
         repo = self._opened.versions.repo
-        history = self._cached(("history", page), lambda: views.history_page(repo, page))
+        history = self._get_cached_facts(("history", page), lambda: views.history_page(repo, page))
         return self._render(
             "home.html",
             None,
             history=history,
-            contents=self._cached("contents", lambda: list_arrays(self._opened)),
-            verified=self._cached("verified", lambda: views.verify_facts(repo)),
+            contents=self._get_cached_facts("contents", lambda: list_arrays(self._opened)),
+            verified=self._get_cached_facts("verified", lambda: views.verify_facts(repo)),
             size=self._size.count(history),
             location=self._settings.location,
         )
@@ -279,7 +279,7 @@ class Pages:
             raise RequestError(404, f"there is no node {path} in {shown.name}")
         tree = views.tree_facts(session, path)
         paths = [each["path"] for each in tree["coordinates"] if len(each["shape"]) == 1]
-        views_of = [self._opened.view(shown.snapshot_id, path) for path in paths[:_MOST_EXTENTS]]
+        views_of = [self._opened.view(shown.snapshot_id, path) for path in paths[:_MAX_EXTENTS]]
         found = get_pool("serve-refs", 4).map(read_extent, views_of)
         extents = {path: " to ".join(ends) for path, ends in zip(paths, found, strict=False)}
         return self._render("tree.html", shown, path, tree=tree, extents=extents)
@@ -301,12 +301,12 @@ class Pages:
                 except RequestError as error:
                     problem = error.text
             sources = self._sources(shown, view, layout)
-            source = next((each for each in reversed(sources) if each.cells <= MOST_CELLS), sources[0])
+            source = next((each for each in reversed(sources) if each.cells <= MAX_CELLS), sources[0])
             layout = source.as_part_of(layout)
             values = source.read(self._limits.decoded_bytes)
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
-        (quality,) = self._statistics(request, (shown, view))
+        (quality,) = self._check_statistics(request, (shown, view))
         return self._render(
             "array.html",
             shown,
@@ -330,11 +330,11 @@ class Pages:
         if layout.every == (1, 1):
             return [PlotSource(view, layout)]
         key = ("levels", shown.snapshot_id, view.path)
-        levels = self._kept(key, lambda: find_levels(view.session, view.path))
+        levels = self._get_cached_result(key, lambda: find_levels(view.session, view.path))
         found = draw_levels(levels, view, layout, partial(self._opened.view, shown.snapshot_id))
         return found or [PlotSource(view, layout)]
 
-    def _kept(self, key: Any, compute: Callable[[], T]) -> T:
+    def _get_cached_result(self, key: Any, compute: Callable[[], T]) -> T:
         """Return a result that depends only on snapshots, from the cache if possible."""
         found: T | None = self._opened.results.get(key)
         if found is None:
@@ -380,7 +380,7 @@ class Pages:
             "query_with": partial(query_with, request),
         }
 
-    def _statistics(
+    def _check_statistics(
         self, request: Request, *versions: tuple[ShownVersion, ArrayView]
     ) -> list[ChunkStatistics | None]:
         """Load the chunk statistics of an array at some versions, unless it has too many chunks for a
@@ -393,7 +393,7 @@ class Pages:
     def _lineage(self, shown: ShownVersion, view: ArrayView) -> dict[str, Any]:
         """Describe the inputs of an array, and the arrays that are derived from it."""
         repo, path = self._opened.versions.repo, view.path
-        return self._kept(
+        return self._get_cached_result(
             ("lineage", shown.snapshot_id, path),
             lambda: {
                 "origin": lineage_facts(repo, view.session, path),
@@ -431,7 +431,7 @@ class Pages:
             "value": value,
             "problem": problem,
             "history": cell_history(view.path, at, commits, self._opened.view),
-            "most_commits": MOST_COMMITS,
+            "most_commits": MAX_COMMITS,
             "series": None,
             "partial": "",
         }
@@ -505,13 +505,15 @@ class Pages:
     def _changes(self, before: str, after: str, path: str = ROOT) -> list[NodeChange]:
         """List the nodes that differ between two snapshots."""
         one, other = (self._opened.versions.session(each) for each in (before, after))
-        return self._kept(("compare", before, after, path), lambda: compare_nodes(one, other, path))
+        return self._get_cached_result(
+            ("compare", before, after, path), lambda: compare_nodes(one, other, path)
+        )
 
     def _extents(self, before: str, after: str, changes: list[NodeChange]) -> dict[str, list[str]]:
         """Format the range of changed chunks with coordinate labels, such as `time 2025-04-01 to
         2025-05-30`."""
         found = {}
-        for change in changes[:_MOST_EXTENTS]:
+        for change in changes[:_MAX_EXTENTS]:
             if change.extent:
                 view = self._opened.view(before if change.status == "removed" else after, change.path)
                 try:
@@ -547,7 +549,11 @@ class Pages:
             chosen = request.numbers("chunk")
             is_drawn = shape is not None and old.is_numeric and new.is_numeric
             key = ("first change", before.snapshot_id, after.snapshot_id, path, chosen)
-            first = self._kept(key, lambda: find_first_change(old, new, chunks, chosen)) if is_drawn else {}
+            first = (
+                self._get_cached_result(key, lambda: find_first_change(old, new, chunks, chosen))
+                if is_drawn
+                else {}
+            )
             layout = choose_layout(
                 new,
                 {**first, **parse_positions(request)},
@@ -560,7 +566,7 @@ class Pages:
                 difference = compare_values(old, new, layout.index(new))
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
-        scale = find_scale(*self._statistics(request, (before, old), (after, new)))
+        scale = find_scale(*self._check_statistics(request, (before, old), (after, new)))
         config = describe_picture(
             after.snapshot_id, new, layout, [PlotSource(new, layout)], self._limits, scale
         )
@@ -613,13 +619,13 @@ class Pages:
     def _ops(self, request: Request) -> Response:
         page, repo = request.number("page", 1), self._opened.versions.repo
         return self._render(
-            "ops.html", None, ops=self._cached(("ops", page), lambda: views.operations(repo, page))
+            "ops.html", None, ops=self._get_cached_facts(("ops", page), lambda: views.operations(repo, page))
         )
 
     def _storage(self, request: Request) -> Response:
         problem, facts = "", None
         try:
-            facts = self._cached("storage", lambda: views.storage_facts(self._opened.versions.repo))
+            facts = self._get_cached_facts("storage", lambda: views.storage_facts(self._opened.versions.repo))
         except IcechunkError as error:
             problem = as_request_error(error, self._settings.explain).text
         return self._render("storage.html", None, storage=facts, problem=problem)
@@ -635,7 +641,7 @@ class Pages:
         return self._render(
             "health.html",
             None,
-            report=self._cached("verified", lambda: views.verify_facts(self._opened.versions.repo)),
+            report=self._get_cached_facts("verified", lambda: views.verify_facts(self._opened.versions.repo)),
             location=self._quoted_location,
         )
 
@@ -649,7 +655,7 @@ def _encode(page: str) -> bytes:
 
 def _has_few_chunks(request: Request, view: ArrayView) -> bool:
     """Return whether the page of an array counts its chunks: if there are few chunks, or on request."""
-    few = count_references(view.session, view.node) <= MOST_CHUNKS_COUNTED
+    few = count_references(view.session, view.node) <= MAX_CHUNKS_COUNTED
     return few or request.query.get("chunks") == "1"
 
 

@@ -25,9 +25,9 @@ HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 JSON: Final = (b"content-type", b"application/json")
 BYTES: Final = (b"content-type", b"application/octet-stream")
 NO_CACHE: Final = (b"cache-control", b"no-cache")
-_MOST_COMMITS: Final = 1000
+_MAX_COMMITS: Final = 1000
 """The maximum number of commits to search for the writer of a chunk."""
-_MOST_DESCRIBED: Final = 2_000_000
+_MAX_DESCRIBED: Final = 2_000_000
 """The maximum number of chunks of an array whose statistics are loaded: about 100 MB."""
 IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 
@@ -107,7 +107,7 @@ class OpenVersions:
         """Comparisons and chunk maps."""
         self._kept = DecodedChunks(settings.limits.kept_bytes, settings.limits.decoders)
         self._views: ResultCache[ArrayView] = ResultCache(64)
-        self._statistics: ResultCache[tuple[ChunkStatistics | None]] = ResultCache(2)
+        self._check_statistics: ResultCache[tuple[ChunkStatistics | None]] = ResultCache(2)
 
     def show(self, text: str) -> ShownVersion:
         try:
@@ -130,7 +130,7 @@ class OpenVersions:
         key = ("writers", snapshot_id, path)
         found: Blame | None = self.results.get(key)
         if found is None:
-            found = blame(self.repo, path, snapshot_id=snapshot_id, limit=_MOST_COMMITS)
+            found = blame(self.repo, path, snapshot_id=snapshot_id, limit=_MAX_COMMITS)
             self.results.put(key, found)
         return found
 
@@ -138,13 +138,13 @@ class OpenVersions:
         """Find the statistics of a requested array's chunks; None if it has none, or too many chunks to
         load them.
         """
-        if math.prod(get_stored_grid(self.view(snapshot_id, path).document).counts) > _MOST_DESCRIBED:
+        if math.prod(get_stored_grid(self.view(snapshot_id, path).document).counts) > _MAX_DESCRIBED:
             return None
         key = (snapshot_id, path)
-        found = self._statistics.get(key)
+        found = self._check_statistics.get(key)
         if found is None:
             session = self.versions.session(snapshot_id)
-            found = self._statistics.put(key, (load_statistics(session, path),))
+            found = self._check_statistics.put(key, (load_statistics(session, path),))
         return found[0]
 
     def both(self, raw: bytes) -> tuple[ShownVersion, ShownVersion]:

@@ -15,8 +15,8 @@ from icefloe.serve.windows import ArrayView, Index
 from icefloe.serve.work import check_job
 from icefloe.snapshots import SnapshotInfo
 
-_MOST_POINTS: Final = 20_000
-MOST_COMMITS: Final = 50
+_MAX_POINTS: Final = 20_000
+MAX_COMMITS: Final = 50
 """The number of commits in which the value of a cell is looked up."""
 
 
@@ -60,7 +60,7 @@ def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: Requ
         slice(int(edges[chunk]), int(edges[chunk + 1]), 1) if n == axis else part for n, part in enumerate(at)
     )
     each = max(view.touched_bytes(one), 1)
-    chunks = max(1, min(limits.decoded_bytes // each, _MOST_POINTS // max(int(edges[1] - edges[0]), 1) + 1))
+    chunks = max(1, min(limits.decoded_bytes // each, _MAX_POINTS // max(int(edges[1] - edges[0]), 1) + 1))
     first = max(0, chunk - (chunks - 1) // 2)
     last = min(len(edges) - 1, first + chunks)
     first = max(0, last - chunks)
@@ -90,7 +90,7 @@ def cell_history(
     """
     found: list[CellVersion] = []
     known: tuple[Any, str, float | None] | None = None
-    for info, _ in zip(history, range(MOST_COMMITS), strict=False):
+    for info, _ in zip(history, range(MAX_COMMITS), strict=False):
         check_job()
         known = _read_cell(path, at, info.id, open_view, known)
         if known is None:

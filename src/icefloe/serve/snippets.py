@@ -13,7 +13,7 @@ from icefloe._internal.paths import ROOT, get_name, get_parent
 from icefloe.serve.array_plot import PlotLayout
 from icefloe.serve.windows import ArrayView
 
-_MOST_PRINTED: Final = 1000
+_MAX_PRINTED: Final = 1000
 """The number of rows that `icefloe sql` prints by default."""
 
 
@@ -70,9 +70,9 @@ class Reading:
         not."""
         drawn = (self.layout.y, self.layout.x)
         rows = math.prod(size for axis, size in enumerate(self.view.shape) if axis in drawn)
-        if rows <= _MOST_PRINTED:
+        if rows <= _MAX_PRINTED:
             return ""
-        return f"Selects {rows:,} rows and prints the first {_MOST_PRINTED:,}; --limit {rows} prints all."
+        return f"Selects {rows:,} rows and prints the first {_MAX_PRINTED:,}; --limit {rows} prints all."
 
     def _where(self) -> str:
         return self.location or "REPO"

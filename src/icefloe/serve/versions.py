@@ -22,7 +22,7 @@ _SHARE: Final = 5
 read."""
 _LONGEST_S: Final = 0.25
 _LONGEST_AT_ONCE_S: Final = 0.002
-_MOST_NAMES: Final = 1024
+_MAX_NAMES: Final = 1024
 _SESSIONS: Final = 32
 
 
@@ -130,14 +130,14 @@ class Versions:
     def resolve(self, text: str) -> ResolvedVersion:
         """Find the snapshot that a version currently selects."""
         if time.monotonic() >= self._fresh_until:
-            self._look()
+            self._refresh_refs()
         found = self._known.get(text)
         if found is None:
             start = time.monotonic()
             found = find_version(self.repo, text)
             if self._state is None:
                 self._trust_for(time.monotonic() - start)
-            if "@" not in text and len(self._known) < _MOST_NAMES:  # `main@1h` depends on the clock
+            if "@" not in text and len(self._known) < _MAX_NAMES:  # `main@1h` depends on the clock
                 self._known[text] = found
         return found
 
@@ -157,7 +157,7 @@ class Versions:
         """Return whether a session on a snapshot is already open."""
         return self._sessions.get(snapshot_id) is not None
 
-    def _look(self) -> None:
+    def _refresh_refs(self) -> None:
         """Read the refs, unless another thread has just read them, and drop cached versions if they
         changed."""
         with self._lock:

@@ -43,8 +43,8 @@ _FIRST_ATTRIBUTES: Final = ("long_name", "standard_name", "units", "calendar", "
 _FILL_VALUES: Final = ("_FillValue", "missing_value")
 """Attributes that xarray encodes in base64."""
 _NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
-_MOST_TEXT: Final = 2000
-_MOST_NODES: Final = 2000
+_MAX_TEXT: Final = 2000
+_MAX_NODES: Final = 2000
 
 
 def version_url(page: str, version: str, path: str = "") -> str:
@@ -82,7 +82,7 @@ def time_text(time: datetime) -> str:
     return time.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
-def shortened(text: str, most: int = _MOST_TEXT) -> str:
+def shortened(text: str, most: int = _MAX_TEXT) -> str:
     """Truncate a long text, and append its length."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
@@ -152,7 +152,7 @@ def total_size(repo: Repository) -> str:
 def tree_facts(session: Session, group: str) -> dict[str, Any]:
     """Collect the groups, coordinates and data variables of a group, with their CF attributes."""
     workspace = session._workspace
-    paths = workspace.below(group)[: _MOST_NODES + 1]
+    paths = workspace.below(group)[: _MAX_NODES + 1]
     arrays, groups = [], []
     for path in paths:
         if path == group or (group == ROOT and is_within(path, LEDGERS)):
@@ -174,7 +174,7 @@ def tree_facts(session: Session, group: str) -> dict[str, Any]:
         "coordinates": [each for each in arrays if each["is_coordinate"]],
         "arrays": [each for each in arrays if not each["is_coordinate"]],
         "attributes": attribute_rows(attributes),
-        "is_cut": len(paths) > _MOST_NODES,
+        "is_cut": len(paths) > _MAX_NODES,
     }
 
 

@@ -34,11 +34,11 @@ Index = tuple[slice, ...]
 """One slice with explicit start, stop and step per dimension."""
 
 NUMBERS: Final = "biuf"
-_MOST_CHUNKS: Final = 50_000
+_MAX_CHUNKS: Final = 50_000
 """The maximum number of chunks that a window may overlap, regardless of their size."""
-_MOST_NS: Final = 2.0**62 * 1000
+_MAX_NS: Final = 2.0**62 * 1000
 """The largest distance of a time from its reference, in nanoseconds. Times are computed in microseconds."""
-_MOST_LABELS: Final = 4_000_000
+_MAX_LABELS: Final = 4_000_000
 """The maximum size of a coordinate that is read as a whole for its labels."""
 
 
@@ -232,9 +232,9 @@ class ArrayView:
             )
         shape = tuple(len(range(part.start, part.stop, part.step)) for part in index)
         chunks = self.count_touched(index)
-        if chunks > _MOST_CHUNKS:
+        if chunks > _MAX_CHUNKS:
             raise RequestError(
-                413, f"this view touches {chunks} chunks; at most {_MOST_CHUNKS} are read per request"
+                413, f"this view touches {chunks} chunks; at most {_MAX_CHUNKS} are read per request"
             )
         found = np.empty(shape, self.array.dtype)
         if found.size:
@@ -325,9 +325,9 @@ class ArrayView:
         if node is None or path == self.path or not isinstance(node.node_data, ArrayNodeData):
             return WindowCoordinate(name, size)
         other = ArrayView(self.session, node.path, self._limits, self._kept)
-        if other.shape != (whole,) or count_item_bytes(other.array.dtype) * whole > _MOST_LABELS:
+        if other.shape != (whole,) or count_item_bytes(other.array.dtype) * whole > _MAX_LABELS:
             return WindowCoordinate(name, size)
-        if other.count_touched(other.whole()) > _MOST_CHUNKS:
+        if other.count_touched(other.whole()) > _MAX_CHUNKS:
             return WindowCoordinate(name, size)
         values = other.read(other.whole())[:size]
         return WindowCoordinate(name, size, values, other.attributes)
@@ -500,7 +500,7 @@ def _parse_part(part: str, size: int) -> slice:
 def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
     """Format the times in a window; empty for missing ones, and the number if it is too large for a time."""
     sizes = np.abs(values.astype("f8"))
-    there = sizes < _MOST_NS / coding.unit_ns
+    there = sizes < _MAX_NS / coding.unit_ns
     found = np.full(len(values), "", dtype=object)
     far = np.isfinite(sizes) & ~there
     found[far] = [value_text(each) for each in values[far]]

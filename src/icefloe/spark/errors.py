@@ -83,7 +83,7 @@ _CAUSE = re.compile(r"Caused by: (?:[\w.$]+: )?(.+)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\).*?(?=\n\tat |\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([\w.]+: .+)", re.MULTILINE)
 """The last line of a Python traceback."""
-_MOST = 200
+_MAX_CHARACTERS = 200
 
 
 @contextmanager
@@ -125,4 +125,4 @@ def _describe(error: Exception) -> str:
     traceback = _TRACEBACK.search(text)
     causes = (_RAISED if traceback else _CAUSE).findall(traceback[0] if traceback else text)
     line = (causes[-1] if causes else text.strip().splitlines()[0]).strip()
-    return f"Spark failed: {line[:_MOST]}; fix the cause and run this again"
+    return f"Spark failed: {line[:_MAX_CHARACTERS]}; fix the cause and run this again"

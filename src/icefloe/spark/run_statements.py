@@ -236,10 +236,10 @@ class _DataChange:
         frame, reads = self._plan(query, {**self._repos, **(frames or {})}, self._opened)
         for each in reads:
             if each.scan is not None and each.scan.session is self._base:
-                self._remember(each.scan.table.columns, each.scan.selection.indices)
+                self._record_reads(each.scan.table.columns, each.scan.selection.indices)
         return frame
 
-    def _remember(self, columns: Sequence[Column], indices: Sequence[Any]) -> None:
+    def _record_reads(self, columns: Sequence[Column], indices: Sequence[Any]) -> None:
         """Record the chunks that the statement reads: variables at the given indices, and whole
         coordinates."""
         for column in columns:
@@ -269,7 +269,7 @@ class _DataChange:
             raise make_unknown_name_error("dimension", growing, table.dims)
         for column in table.columns:  # the position of a row depends on all coordinate values
             if column.role is Role.DIMENSION:
-                self._remember([column], ())
+                self._record_reads([column], ())
         return table
 
     # UPDATE and DELETE
@@ -335,7 +335,7 @@ class _DataChange:
         source = selected.toDF(*kept).selectExpr(
             *(f"{text} AS {quote_name(KEY + dim)}" for dim, text in keys.items()), *map(quote_name, kept)
         )
-        source = _conform(source, {KEY + dim: table.column(dim) for dim in table.dims})
+        source = _cast_columns(source, {KEY + dim: table.column(dim) for dim in table.dims})
         reader = CellReader(
             self._find_target(table),
             tuple(column for column in table.columns if TARGET + column.name in used),
@@ -350,9 +350,9 @@ class _DataChange:
         whens = [each for each in statement.clauses if each.rows != NOT_MATCHED_BY_SOURCE]
         left_out = [each for each in statement.clauses if each.rows == NOT_MATCHED_BY_SOURCE]
         rows = {MATCHED: _IS_MATCHED, NOT_MATCHED: f"NOT {_IS_MATCHED}"}
-        with _cached(joined, reader.reads_variables or bool(left_out)):
+        with _cache_rows(joined, reader.reads_variables or bool(left_out)):
             if reader.reads_variables:
-                self._remember_blocks(table, reader, joined)
+                self._record_block_reads(table, reader, joined)
             numbered = dict(enumerate(clauses))
             variables = sorted({name for each in clauses for name in each.values})
             number = quote_name(CLAUSE)
@@ -371,7 +371,7 @@ class _DataChange:
             if left_out:
                 extra = [make_clause(table, each.action, self._base, each.condition) for each in left_out]
                 changes.append(self._select_unmatched(statement, table, extra, len(clauses), joined))
-            return self._write(table, _unite(changes), [*clauses, *extra])
+            return self._write(table, _union_rows(changes), [*clauses, *extra])
 
     def _find_target(self, table: ArrayTable) -> WriteTarget:
         """Describe the existing grid of a table as a target."""
@@ -419,14 +419,14 @@ class _DataChange:
         current = to_ddl(pa.schema([(TARGET + column.name, column.arrow) for column in reader.columns]))
         return map_in_arrow(placed, attach, f"`{BLOCK}` bigint, `{CELL}` bigint, {given}, {current}")
 
-    def _remember_blocks(self, table: ArrayTable, reader: CellReader, joined: Any) -> None:
+    def _record_block_reads(self, table: ArrayTable, reader: CellReader, joined: Any) -> None:
         """Record the chunks of the cells that match rows of the source."""
         blocks = [row[0] for row in joined.where(f"{CELL} >= 0").select(BLOCK).distinct().collect()]
         found = [np.zeros(size, np.bool_) for size in table.shape]
         for block in blocks:
             for mask, part in zip(found, reader.target.region(block), strict=True):
                 mask[part] = True
-        self._remember(reader.columns, [np.flatnonzero(mask) for mask in found])
+        self._record_reads(reader.columns, [np.flatnonzero(mask) for mask in found])
 
     def _select_unmatched(
         self, statement: Merge, table: ArrayTable, clauses: list[Clause], first: int, joined: Any
@@ -458,9 +458,9 @@ class _DataChange:
     def _write(self, table: ArrayTable, frame: Any, clauses: Sequence[Clause]) -> DataFrame:
         """Write rows with coordinates, a clause number and new values, and commit them."""
         sets = tuple(frozenset(each.values) for each in clauses)
-        frame = _conform(frame, {name: table.column(name) for name in frame.columns if name != CLAUSE})
+        frame = _cast_columns(frame, {name: table.column(name) for name in frame.columns if name != CLAUSE})
         inserts = any(each.kind == INSERTED for each in clauses)
-        with _cached(frame, inserts):
+        with _cache_rows(frame, inserts):
             names = [name for name in frame.columns if name != CLAUSE]
             schema = convert_schema(frame.select(*map(quote_name, names)).schema)
             keys = collect_keys(frame, table.dims) if inserts else _no_keys(table, schema)
@@ -555,7 +555,7 @@ def _list_fields(frame: Any) -> str:
     )
 
 
-def _conform(frame: Any, columns: Mapping[str, Column]) -> Any:
+def _cast_columns(frame: Any, columns: Mapping[str, Column]) -> Any:
     """Cast columns to the types of a table: untyped nulls, and times given as text or instants."""
     casts = []
     for each in frame.schema.fields:
@@ -572,7 +572,7 @@ def _conform(frame: Any, columns: Mapping[str, Column]) -> Any:
     return frame.selectExpr(*casts)
 
 
-def _unite(frames: Sequence[Any]) -> Any:
+def _union_rows(frames: Sequence[Any]) -> Any:
     """Combine rows with the same dimensions by UNION. Missing variables become null."""
     whole, *rest = frames
     for each in rest:
@@ -581,7 +581,7 @@ def _unite(frames: Sequence[Any]) -> Any:
 
 
 @contextmanager
-def _cached(frame: Any, wanted: bool) -> Iterator[None]:
+def _cache_rows(frame: Any, wanted: bool) -> Iterator[None]:
     """Cache the rows of a data frame that is used several times, so that every use sees the same rows."""
     if not wanted:
         yield

@@ -44,7 +44,7 @@ from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_VIEWS: Final = 100
+MAX_VIEWS: Final = 100
 _BRANCH: Final = "main"
 METADATA_TABLES: Final = tuple(name for name in TABLES if name != "diff")
 """The metadata tables that have views. The table `diff` has no view, because it needs two versions."""
@@ -164,7 +164,7 @@ def _list_views(name: str, repo: Repository) -> Iterator[_View]:
 def _check_names(names: Sequence[str]) -> None:
     folded = [name.lower() for name in names]
     twice = sorted({name for name in folded if folded.count(name) > 1})
-    if twice or len(names) > MOST_VIEWS:
+    if twice or len(names) > MAX_VIEWS:
         problem = f"two tables would have the name {twice[0]}" if twice else f"there are {len(names)} tables"
         raise InvalidInputError(
             f"{problem}, so no views were created; query the repositories with icefloe.spark.sql",

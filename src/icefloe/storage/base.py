@@ -244,7 +244,7 @@ class Storage(ABC):
         """
         return self
 
-    def for_a_while(self) -> Self:
+    def for_temporary_objects(self) -> Self:
         """Return a storage at the same location for temporary objects, which do not have to be written
         durably.
 

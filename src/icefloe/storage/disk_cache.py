@@ -338,7 +338,7 @@ class Entries:
         temporary = os.path.join(os.path.dirname(path), name)
         try:
             # The lock on it shows others that its writer is alive.
-            with open(_create_file(temporary), "wb") as file, _locked(file.fileno()):
+            with open(_create_file(temporary), "wb") as file, _lock_file(file.fileno()):
                 file.write(_make_checksum(key, data))
                 file.write(data)
                 file.flush()
@@ -420,7 +420,7 @@ class Entries:
             path = os.path.join(self._root, _STATE)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _CLOSED, 0o600)
             try:
-                with _locked(descriptor):
+                with _lock_file(descriptor):
                     state = self._load(os.pread(descriptor, _STATE_FORMAT.size + 4, 0))
                     try:
                         yield state
@@ -568,7 +568,7 @@ def _create_file(path: str) -> int:
 
 
 @contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
+def _lock_file(descriptor: int) -> Iterator[None]:
     """Lock a file; raise TimeoutError if another process, such as a stopped one, does not release it."""
     import fcntl  # does not exist on all platforms
 

@@ -17,7 +17,7 @@ from icefloe.repository import Repository
 from icefloe.storage import Storage
 
 _LONG_AGO = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-_MOST_CHUNKS = 12
+_MAX_CHUNKS = 12
 _UPDATES = st.integers(min_value=1, max_value=5)
 
 
@@ -38,8 +38,7 @@ def splitting_configs(draw: st.DrawFn, *, arrays: Iterable[zarr.Array[Any]]) -> 
             continue
         dimensions = draw(st.lists(st.sampled_from(range(array.ndim)), min_size=1, unique=True))
         sizes[draw(_conditions(array))] = {
-            draw(_dimension_conditions(array, axis)): draw(st.integers(1, _MOST_CHUNKS))
-            for axis in dimensions
+            draw(_dimension_conditions(array, axis)): draw(st.integers(1, _MAX_CHUNKS)) for axis in dimensions
         }
     return ManifestSplittingConfig.from_dict(sizes)
 

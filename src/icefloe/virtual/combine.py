@@ -24,7 +24,7 @@ from icefloe.virtual.variables import (
 )
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM, find_differences, list_properties
 
-_SHOWN: Final = 20
+_MAX_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class MismatchError(InvalidInputError):
         variables = sorted({each.variable for each in mismatches})
         lines = [
             f"{each.variable} of {each.location}: {each.what} is {each.found}, expected {each.expected}"
-            for each in self.mismatches[:_SHOWN]
+            for each in self.mismatches[:_MAX_SHOWN]
         ]
-        if len(self.mismatches) > _SHOWN:
-            lines.append(f"and {len(self.mismatches) - _SHOWN} more")
+        if len(self.mismatches) > _MAX_SHOWN:
+            lines.append(f"and {len(self.mismatches) - _MAX_SHOWN} more")
         super().__init__(
             f"the files differ in {', '.join(variables)} and cannot be combined:\n" + "\n".join(lines),
             kind=ErrorKind.BAD_METADATA,

@@ -97,7 +97,7 @@ class Source:
             return None
         return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
 
-    def changed_to(self, other: Source) -> str | None:
+    def describe_change(self, other: Source) -> str | None:
         """Describe how a source file differs from a later state; return None if it does not.
 
         Parameters
@@ -197,7 +197,7 @@ class SourceFile:
     def _fetch_unchanged(self, start: int, stop: int) -> bytes:
         found = self._fetch(start, stop)
         size = self.size_bytes if found.size_bytes is None else found.size_bytes
-        change = self.source.changed_to(Source(self.location, size, found.e_tag, found.last_modified))
+        change = self.source.describe_change(Source(self.location, size, found.e_tag, found.last_modified))
         if change is not None:
             raise StorageError(
                 f"{self.location} changed while it was parsed: {change}; parse it again when it is complete",

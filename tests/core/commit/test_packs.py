@@ -94,7 +94,7 @@ def test_setting_is_stored_and_shown_only_if_it_is_set() -> None:
 
 
 def test_packs_are_limited_by_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "MOST_REFS", 10)
+    monkeypatch.setattr(packs, "MAX_REFS", 10)
     repo = packed_repository()
     names = [f"a{number}" for number in range(9)]
     create(repo, names)
@@ -108,7 +108,7 @@ def test_packs_are_limited_by_references(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_packs_are_limited_by_inline_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "MOST_BYTES", 400)
+    monkeypatch.setattr(packs, "MAX_BYTES", 400)
     repo = packed_repository(inline=512)
     create(repo, ["a", "b", "c", "d"])
 
@@ -126,7 +126,7 @@ def test_arrays_with_a_splitting_rule_keep_their_manifests() -> None:
 
 
 def test_commit_rewrites_only_packs_that_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "MOST_REFS", 6)
+    monkeypatch.setattr(packs, "MAX_REFS", 6)
     repo = packed_repository()
     create(repo, ["a", "b", "c", "d"])
     before = manifests(repo)
@@ -141,7 +141,7 @@ def test_commit_rewrites_only_packs_that_it_touches(monkeypatch: pytest.MonkeyPa
 
 
 def test_new_array_is_added_to_the_nearest_pack_with_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "MOST_REFS", 7)
+    monkeypatch.setattr(packs, "MAX_REFS", 7)
     repo = packed_repository()
     create(repo, ["a", "b"])
     create(repo, ["z"])
@@ -302,7 +302,7 @@ def test_virtual_references_keep_their_locations_and_checksums() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_histories_with_packs_read_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "MOST_REFS", 25)
+    monkeypatch.setattr(packs, "MAX_REFS", 25)
     rng = random.Random(seed)
     repo = packed_repository(rng.choice([1, 2]), rng.choice([0, 512]))
     wanted: dict[str, Any] = {}

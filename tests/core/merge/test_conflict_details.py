@@ -326,7 +326,7 @@ def test_unauthorized_virtual_chunks_are_reported(tmp_path: Path) -> None:
 
 
 def test_too_large_chunks_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icefloe.core.merge.conflict_details._MOST_BYTES", 100)
+    monkeypatch.setattr("icefloe.core.merge.conflict_details._MAX_BYTES", 100)
     repo = repository({"v": {"shape": (100,), "chunks": (100,), "dtype": "f8"}})
     for branch, value in (("main", 1), ("dev", 2)):
         put(repo, branch, {"v": value})

@@ -26,8 +26,8 @@ UNLIKE = {"types", "order", "packing", "fills", "lacks", "text"}
 """What makes files so different that references to them do not fit together."""
 SHAPES = ("along", "along", "along", "single", "new")
 """How files follow each other: along time, one time each without the dimension, or along a new one."""
-_MOST_CELLS = {"time": 12}
-_MOST_REAL_CELLS = 30
+_MAX_CELLS = {"time": 12}
+_MAX_REAL_CELLS = 30
 
 
 class MixedArchive:
@@ -100,9 +100,7 @@ class MixedArchive:
     def _real(self, base: str) -> xr.Dataset:
         with xr.open_dataset(base) as opened:
             few = {
-                dim: slice(0, _MOST_REAL_CELLS)
-                for dim, size in opened.sizes.items()
-                if size > _MOST_REAL_CELLS
+                dim: slice(0, _MAX_REAL_CELLS) for dim, size in opened.sizes.items() if size > _MAX_REAL_CELLS
             }
             found = opened.isel(few).load()
         self.calendar = ""

@@ -220,7 +220,7 @@ def repair(
     sources: list[ReadChunk] = []
     if source is not None:
         sources.append(icefloe.ChunkSource.from_session(icefloe.open(source).readonly_session(branch)))
-    ledger = _ledger(repo.readonly_session(branch), source_options) if from_ledger else None
+    ledger = _make_ledger_source(repo.readonly_session(branch), source_options) if from_ledger else None
     sources += [ledger] if ledger is not None else []
     report = with_progress(repo, out).repair(
         branch,
@@ -251,7 +251,7 @@ def repair(
     return 0 if report.complete else FINDINGS
 
 
-def _ledger(session: Session, options: dict[str, str]) -> LedgerChunks:
+def _make_ledger_source(session: Session, options: dict[str, str]) -> LedgerChunks:
     from icefloe.ingest import LedgerChunks
     from icefloe.ingest.read_options import ReadOptions
 

@@ -44,7 +44,7 @@ OWN_METADATA: Final = "__icechunk"
 _MANY_CHUNKS: Final = 1 << 14
 """The number of changed chunks above which writing a transaction log takes noticeable time."""
 _SMALL_BYTES: Final = 256 * 1024
-_MOST_WAITING: Final = 256
+_MAX_WAITING: Final = 256
 """The maximum size and number of manifests that wait in memory until the snapshot is written."""
 
 
@@ -79,7 +79,7 @@ def flush(
     small, plans = select_small_arrays(workspace, plans)
     uploader = _Uploader(workspace.assets, sum(len(each.places) for each in plans))
     packed = pack_arrays(workspace, small, executor, uploader.put)
-    rewritten = _rewrite(workspace, plans, executor, uploader.put)
+    rewritten = _rewrite_manifests(workspace, plans, executor, uploader.put)
     infos = [info for part in rewritten.values() for info in part.infos]
     infos += [*packed.infos, *(info for each in plans for info in each.infos)]
     touched = [*packed.nodes, *(each.finished(rewritten) for each in plans)]
@@ -103,7 +103,7 @@ def flush(
     return Flushed(snapshot, log)
 
 
-def restate(
+def rewrite_snapshot(
     assets: AssetStore,
     base: Snapshot,
     message: str,
@@ -171,7 +171,7 @@ class _Uploader:
 
     def __init__(self, assets: AssetStore, count: int) -> None:
         self._assets = assets
-        self._waits = count <= _MOST_WAITING and not assets.storage.answers_at_once
+        self._waits = count <= _MAX_WAITING and not assets.storage.answers_at_once
         self.waiting: list[ManifestUpload] = []
 
     def put(self, manifest: PackedManifest) -> ManifestFileInfo:
@@ -184,7 +184,7 @@ class _Uploader:
         return upload.info
 
 
-def _rewrite(
+def _rewrite_manifests(
     workspace: Workspace,
     plans: Sequence[ManifestPlan],
     executor: Executor,
@@ -275,10 +275,10 @@ def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog
         name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
     }
     extra = next((log.extra for log in reversed(logs) if log.extra is not None), None)
-    return TransactionLog.of(id, chunks, _compose(logs), extra, **lists)
+    return TransactionLog.of(id, chunks, _compose_moves(logs), extra, **lists)
 
 
-def _compose(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
+def _compose_moves(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
     """Return the net moves of consecutive logs by node."""
     net: dict[NodeId, MoveOperation] = {}
     for log in logs:

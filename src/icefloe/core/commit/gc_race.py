@@ -22,7 +22,7 @@ from icefloe.format.id_columns import to_id_bytes, view_id_keys
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.storage.base import ObjectNotFoundError
 
-_LOOKED_FOR: Final = 10_000
+_MAX_CHECKED_CHUNKS: Final = 10_000
 """The maximum number of chunks to check per array. Each check is a request, so larger arrays are sampled
 evenly."""
 
@@ -51,7 +51,7 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
         # A collection deletes all chunks before its cutoff, usually all chunks of a slow session, and a
         # single missing chunk is enough to reject the commit. An even sample of a large array is therefore
         # sufficient.
-        ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
+        ids = ids[:: -(-len(ids) // _MAX_CHECKED_CHUNKS)]
         for gone in executor.map(Task(look, "groups of files"), [ChunkId(row.tobytes()) for row in ids]):
             if gone is not None:
                 raise make_collected_error(f"chunk {gone} of {delta.path}")

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 KEYS: Final = f"{LEDGERS}/keys"
 _GROUPS: Final = (LEDGERS, KEYS)
 _LONGEST_NAME: Final = 200
-_MOST_NAMES: Final = 4096
+_MAX_NAMES: Final = 4096
 """The maximum number of versions that are not integers to record. Only the latest are kept."""
-_MOST_DIGESTS: Final = 256
+_MAX_DIGESTS: Final = 256
 """The number of latest versions whose digests are recorded."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
-_ABOUT: Final = "versions of this application that were committed (see docs/writing.md)"
+_DESCRIPTION: Final = "versions of this application that were committed (see docs/writing.md)"
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Ascending, disjoint ranges of numbers, with both ends included."""
@@ -240,7 +240,7 @@ def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
 def _to_document(versions: CommittedVersions) -> bytes:
     """Return the zarr.json of the group that records commit keys."""
     attributes = {
-        "about": _ABOUT,
+        "about": _DESCRIPTION,
         "app": versions.app,
         "last": versions.last,
         "digest": versions.digest,
@@ -322,13 +322,13 @@ def _parse_number(version: str) -> int | None:
 
 
 def _keep_latest(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))[-_MOST_NAMES:]
+    return tuple(dict.fromkeys(names))[-_MAX_NAMES:]
 
 
 def _merge_digests(
     known: Iterable[tuple[str, str]], more: Iterable[tuple[str, str]]
 ) -> tuple[tuple[str, str], ...]:
-    return tuple({**dict(known), **dict(more)}.items())[-_MOST_DIGESTS:]
+    return tuple({**dict(known), **dict(more)}.items())[-_MAX_DIGESTS:]
 
 
 def _unite_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:

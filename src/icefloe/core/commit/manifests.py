@@ -121,7 +121,7 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
     if None in loose:
         old = tuple(ref for refs in loose.values() for ref in refs)
         whole = Sources(old, _to_columns(written, len(grid)), gone, grid)
-        kept, whole = _join(workspace, node, kept, whole, sizes)
+        kept, whole = _join_windows(workspace, node, kept, whole, sizes)
         return ManifestPlan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
     places: dict[Place, Sources] = {}
     for window in {*puts, *drops, *loose}:
@@ -152,7 +152,7 @@ def _separate_early(
     return alone, replace(rest, segments=[*read, *rest.segments])
 
 
-def _join(
+def _join_windows(
     workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
 ) -> tuple[list[ManifestRef], Sources]:
     """Combine all windows if an old manifest covers several of them, which happens if windows used to be

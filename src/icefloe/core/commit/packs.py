@@ -29,8 +29,8 @@ from icefloe.format.manifest import ArrayManifest, ChunkRef, Manifest
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef, NodeSnapshot
 
-MOST_REFS: Final = 10_000
-MOST_BYTES: Final = 1024 * 1024
+MAX_REFS: Final = 10_000
+MAX_BYTES: Final = 1024 * 1024
 """The limits of a pack: the number of references, and the size of inline data and locations."""
 _REF_BYTES: Final = 40
 _NEIGHBORS: Final = 8
@@ -89,14 +89,14 @@ def _is_small(workspace: Workspace, plan: ManifestPlan) -> bool:
     sources = next(iter(plan.places.values()), None)
     if sources is None:
         return bool(plan.kept)
-    if sources.written is not None and len(sources.written) > MOST_REFS:
+    if sources.written is not None and len(sources.written) > MAX_REFS:
         return False
     return all(_has_room(workspace, ref.id, 0) for ref in sources.manifests)
 
 
 def _has_room(workspace: Workspace, id: ManifestId, added: int) -> bool:
     info = workspace.base.manifest_files.find(id)
-    return info is not None and info.num_chunk_refs + added <= MOST_REFS and info.size_bytes <= MOST_BYTES
+    return info is not None and info.num_chunk_refs + added <= MAX_REFS and info.size_bytes <= MAX_BYTES
 
 
 def pack_arrays(
@@ -115,7 +115,7 @@ def pack_arrays(
     infos: list[ManifestFileInfo] = []
     ids: dict[int, ManifestId] = {}
     for rows in _partition(len(members), refs):
-        packed = _encode(workspace, [members[row].id for row in rows], _slice(refs, rows))
+        packed = _encode(workspace, [members[row].id for row in rows], _select_members(refs, rows))
         if packed is not None:
             infos.append(put(packed))
             ids |= dict.fromkeys(rows, packed.id)
@@ -231,9 +231,9 @@ def _read_refs(
         bounds = limits.setdefault(rank, np.full((len(members), rank), np.iinfo(np.int64).max))
         bounds[row] = [extent.stop for extent in sources.grid]
         if len(sources.gone):
-            gone.setdefault(rank, []).append(_number(sources.gone, row))
+            gone.setdefault(rank, []).append(_number_coords(sources.gone, row))
         if isinstance(sources.written, ArrayManifest):
-            coords = _number(sources.written.coords, row)
+            coords = _number_coords(sources.written.coords, row)
             written.setdefault(rank, []).append(replace(sources.written, coords=coords))
         elif sources.written is not None:
             few.setdefault(rank, {}).update(((row, *coords), ref) for coords, ref in sources.written.items())
@@ -255,7 +255,7 @@ def _read_refs(
     return joined
 
 
-def _number(coords: Coords, row: int) -> Coords:
+def _number_coords(coords: Coords, row: int) -> Coords:
     first = np.full((len(coords), 1), row, np.uint32)
     return np.concatenate([first, coords], axis=1)
 
@@ -277,8 +277,8 @@ def _partition(count: int, refs: Mapping[int, ArrayManifest]) -> list[range]:
         rows = part.coords[:, 0].astype(np.int64)
         size = _REF_BYTES + part.inline.lengths
         weights += np.maximum(
-            np.bincount(rows, minlength=count) / MOST_REFS,
-            np.bincount(rows, weights=size, minlength=count) / MOST_BYTES,
+            np.bincount(rows, minlength=count) / MAX_REFS,
+            np.bincount(rows, weights=size, minlength=count) / MAX_BYTES,
         )
     target = weights.sum() / max(1, math.ceil(weights.sum()))
     packs, start, filled = [], 0, 0.0
@@ -290,7 +290,7 @@ def _partition(count: int, refs: Mapping[int, ArrayManifest]) -> list[range]:
     return [*packs, range(start, count)]
 
 
-def _slice(refs: Mapping[int, ArrayManifest], rows: range) -> list[ArrayManifest]:
+def _select_members(refs: Mapping[int, ArrayManifest], rows: range) -> list[ArrayManifest]:
     """Return the references of some members, numbered from zero."""
     parts = []
     for part in refs.values():

@@ -36,7 +36,13 @@ from icefloe.core.merge.lineage import (
     make_expired_base_error,
 )
 from icefloe.core.merge.moves import arrange
-from icefloe.core.merge.state_changes import State, Touched, find_changes, find_parting, find_touched
+from icefloe.core.merge.state_changes import (
+    State,
+    Touched,
+    find_changes,
+    find_last_common_state,
+    find_touched,
+)
 from icefloe.core.merge.three_way import Sides, merge
 from icefloe.core.merge.transplant import can_transplant, transplant
 from icefloe.core.refs.backoff import retry_conflicts
@@ -128,7 +134,7 @@ class Branching:
             before, ours, theirs = (State(each, self.assets) for each in remove_keys(snapshots))
             nodes = before.ids() | ours.ids() | theirs.ids()
             since, touched = (self._find_touched(before, after).among(nodes) for after in (ours, theirs))
-            if not since.overlaps(touched) and not _have_met(ours, since, theirs, touched):
+            if not since.overlaps(touched) and not _have_path_collision(ours, since, theirs, touched):
                 break
             lineage.read(gaps)
             base = lineage.base(tip, source)
@@ -152,7 +158,7 @@ class Branching:
 
     def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
         """Return whether the logs between two snapshots explain all their differences."""
-        parted = find_parting(self.refs, one, other)
+        parted = find_last_common_state(self.refs, one, other)
         if parted is None:
             return False
         for end in {one, other} - {parted}:
@@ -377,7 +383,7 @@ def _check_strategy(strategy: object) -> None:
         raise ValueError(f"unknown strategy {strategy!r}; expected one of {expected}")
 
 
-def _have_met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
+def _have_path_collision(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
     """Return whether both sides created or moved a node to the same path."""
     here = {ours.path(id) for id in since.changed}
     return bool({path for id in touched.changed if (path := theirs.path(id))} & here)

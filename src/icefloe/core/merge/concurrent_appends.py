@@ -28,7 +28,7 @@ from icefloe._internal.concurrency import computed_once
 from icefloe._internal.paths import join
 from icefloe.core.changeset import ArrayDelta, ChangeSet
 from icefloe.core.chunk_grid import count_item_bytes
-from icefloe.core.chunk_values import Values, are_spelled_alike, get_chunk_shape, have_equal_values
+from icefloe.core.chunk_values import Values, are_equivalent_documents, get_chunk_shape, have_equal_values
 from icefloe.core.dimensions import SMALL_ARRAY_BYTES
 from icefloe.core.merge.append_sides import Appended, AppendRules, AppendSides
 from icefloe.core.merge.conflict_details import label_text
@@ -114,7 +114,7 @@ def plan_appends(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _PlacedArray:
     """The new state of one array."""
 
     document: bytes
@@ -134,7 +134,7 @@ class _Dataset:
         self._coordinate = join(home, self._dim) if join(home, self._dim) in members else None
         self.members = members
         self._match_all = match_all
-        self._placed: dict[str, _Placed] = {}
+        self._placed: dict[str, _PlacedArray] = {}
 
     @computed_once
     def is_contested(self) -> bool:
@@ -264,7 +264,7 @@ class _Dataset:
             is_ascending=placement.is_ascending,
         )
 
-    def place(self, path: str) -> _Placed:
+    def place(self, path: str) -> _PlacedArray:
         """Place the rows of one array of the dataset."""
         sides = self._sides
         here, there = sides.ours.node(path), sides.tip.node(path)
@@ -287,7 +287,7 @@ class _Dataset:
         for name in sorted({*(mine or {}), *(theirs or {})} - {"shape"}):
             if mine is None or theirs is None or mine.get(name) == theirs.get(name):
                 continue
-            if name in _ENCODING and are_spelled_alike(mine, theirs, name):
+            if name in _ENCODING and are_equivalent_documents(mine, theirs, name):
                 continue
             if name in _ENCODING:
                 sides.fail(path, f"the two sides do not agree on its {name}")
@@ -335,7 +335,7 @@ class _Array:
         self._emptied: list[tuple[int, ...]] = []
 
     @computed_once
-    def _changed(self) -> Coords:
+    def _changed_chunks(self) -> Coords:
         """The chunks with appended rows that our side changed."""
         rank = len(self._shape)
         delta = None if self._here is None else self._sides.ours.changes.chunks.get(self._here.id)
@@ -344,7 +344,7 @@ class _Array:
         coords = delta.coords()
         return coords[coords[:, self._axis] >= self._first // self._size]
 
-    def place(self) -> _Placed:
+    def place(self) -> _PlacedArray:
         moved: list[ArrayManifest] = []
         their_refs = None
         if self._there is not None and self._shifts_theirs:
@@ -356,7 +356,7 @@ class _Array:
                 moved.append(self._move_refs(source, number, their_refs))
             else:
                 self._combine(number, rows)
-        self._keep_edge()
+        self._write_edge_chunk()
         rank = len(self._shape)
         parts = [each for each in moved if len(each)]
         if self._rewritten:
@@ -376,10 +376,10 @@ class _Array:
         document = json.dumps(self._document).encode()
         if self._there is not None and json.loads(self._there.user_data) == self._document:
             document = self._there.user_data
-        return _Placed(
+        return _PlacedArray(
             document,
             ArrayDelta(self._path, rank, segments=segments),
-            self._changed,
+            self._changed_chunks,
             sum(map(len, moved)),
             len(self._rewritten) + len(self._emptied),
         )
@@ -397,7 +397,7 @@ class _Array:
 
     def _find_touched_chunks(self) -> list[int]:
         """Return the final chunks along the dimension that may change."""
-        changed = np.unique(self._changed[:, self._axis]).astype(np.int64)
+        changed = np.unique(self._changed_chunks[:, self._axis]).astype(np.int64)
         ours = np.flatnonzero((self._our_rows >= 0) & np.isin(self._our_rows // self._size, changed))
         touched = set((ours // self._size).tolist())
         if self._there is not None and self._shifts_theirs:
@@ -437,7 +437,7 @@ class _Array:
     def _our_refs(self) -> ArrayManifest:
         """The references of our side to chunks with appended rows."""
         refs = self._sides.ours.refs(self._sides.ours.array(self._path))
-        return refs.take(coordinates.contains(refs.coords, self._changed))
+        return refs.take(coordinates.contains(refs.coords, self._changed_chunks))
 
     def _combine(self, number: int, rows: Rows) -> None:
         """Write a final chunk that contains rows of both sides, or rows that do not start at a chunk
@@ -446,7 +446,9 @@ class _Array:
         numbers = mine[mine >= 0] // self._size
         if number == self._edge:
             numbers = np.append(numbers, number)
-        others = np.delete(self._changed, self._axis, axis=1)[np.isin(self._changed[:, self._axis], numbers)]
+        others = np.delete(self._changed_chunks, self._axis, axis=1)[
+            np.isin(self._changed_chunks[:, self._axis], numbers)
+        ]
         if self._shifts_theirs and self._there is not None:
             self._check_small()
             theirs = self._sides.tip.refs(self._there).coords
@@ -485,7 +487,7 @@ class _Array:
         is_same = not self._shifts_theirs
         for source in np.unique(mine[mine >= 0] // size).tolist():
             coords = self._make_coords(source, other)
-            if not coordinates.contains(np.array([coords], np.uint32), self._changed).any():
+            if not coordinates.contains(np.array([coords], np.uint32), self._changed_chunks).any():
                 continue
             where = np.flatnonzero((mine >= 0) & (mine // size == source))
             chunk = self._read(sides.ours, self._here, coords)
@@ -529,7 +531,7 @@ class _Array:
             or not np.array_equal(self._our_rows[new[new <= rows[-1]]], new)
         ):
             return False
-        if not coordinates.contains(np.array([at], np.uint32), self._changed).any():
+        if not coordinates.contains(np.array([at], np.uint32), self._changed_chunks).any():
             return False
         if self._there is None:
             return True
@@ -542,14 +544,14 @@ class _Array:
         is_shared = self._first % self._size and self._before is not None and self._dataset._keeps_old_rows
         return self._first // self._size if is_shared else -1
 
-    def _keep_edge(self) -> None:
+    def _write_edge_chunk(self) -> None:
         """Write the chunk at the old end if our side changed rows in the chunk that existed before.
 
         A session that was rebased before may have filled rows of another writer there, while none of its new
         rows remain in this chunk.
         """
         edge = self._edge
-        at = self._changed[self._changed[:, self._axis] == edge]
+        at = self._changed_chunks[self._changed_chunks[:, self._axis] == edge]
         if edge < 0 or edge in self._find_touched_chunks():
             return
         rows = np.arange(edge * self._size, min((edge + 1) * self._size, len(self._our_rows)))
@@ -564,7 +566,10 @@ class _Array:
         did not change them.
         """
         at = self._make_coords(number, other)
-        if number != self._edge or not coordinates.contains(np.array([at], np.uint32), self._changed).any():
+        if (
+            number != self._edge
+            or not coordinates.contains(np.array([at], np.uint32), self._changed_chunks).any()
+        ):
             return None
         inside = np.flatnonzero(rows < self._first)
         mine = self._take(self._read(self._sides.ours, self._here, at), inside)

@@ -26,7 +26,7 @@ from icefloe.core.merge.state_changes import State
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
-_MOST_BYTES: Final = 256 << 20
+_MAX_BYTES: Final = 256 << 20
 """The decoded size of a chunk in bytes above which values are not compared."""
 _LABEL_LENGTH: Final = 40
 _MOST_CELLS: Final = 3
@@ -180,7 +180,7 @@ class _Chunk:
         ref = workspace.ref(self.node, self.coords)
         where = f"{self.coords} of {self.node.path}"
         data = None if ref is None else workspace.read(ref, 0, ref.length, where)
-        values = decode_chunk(self.document, shape, data, most_bytes=_MOST_BYTES)
+        values = decode_chunk(self.document, shape, data, most_bytes=_MAX_BYTES)
         return values[tuple(slice(0, len(span)) for span in self.spans)]
 
 

@@ -51,7 +51,7 @@ class Found:
         return Found(Conflict(kind, path))
 
 
-class Theirs:
+class TheirChanges:
     """Their side of possible conflicts: the changes of another commit.
 
     Node paths are read only if a rule needs them.
@@ -105,7 +105,7 @@ class Theirs:
 class Detection:
     """The detection of conflicts between our changes and theirs, given the nodes that both started with."""
 
-    def __init__(self, base: Nodes, ours: ChangeSet, theirs: Theirs) -> None:
+    def __init__(self, base: Nodes, ours: ChangeSet, theirs: TheirChanges) -> None:
         self._base = base
         self._ours = ours
         self._theirs = theirs
@@ -187,7 +187,7 @@ class Detection:
             is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
             if path in self._theirs.new_nodes or (is_array and self._list_new_below(path)):
                 yield Found.of(ConflictType.MoveToExistingNode, path)
-        for path in sorted(moved.keys() & find_taken_along(moved, self._theirs.new_nodes)):
+        for path in sorted(moved.keys() & find_moved_along(moved, self._theirs.new_nodes)):
             yield Found.of(ConflictType.MoveToExistingNode, path)
         for path in sorted(path for path in moved if is_move_itself(moved, path)):
             if self._theirs.deleted(self._base.find(moved[path])):
@@ -259,7 +259,7 @@ class Detection:
             before = self._base.find(path)
             if before is None or node.id not in self._theirs.chunks:
                 continue
-            if read_differently(before, node):
+            if have_incompatible_metadata(before, node):
                 yield Found.of(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
                 continue
             lost = [coords[self._mark_outside(path, coords)] for coords in self._theirs.blocks(node.id)]
@@ -294,7 +294,7 @@ class Detection:
                 yield Found.of(ConflictType.DeleteOfGroupWithNewNodes, str(path))
 
 
-def find_taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
+def find_moved_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
     """Find conflicts of new nodes with groups that the other side moved: their paths after and before the
     move.
     """
@@ -334,7 +334,7 @@ def _find_topmost(path: str, groups: Iterable[str]) -> str | None:
     return next((above for above in reversed(list_ancestors(path)) if above in groups), None)
 
 
-def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
+def have_incompatible_metadata(before: NodeSnapshot, after: NodeSnapshot) -> bool:
     """Return whether two versions of a zarr.json conflict, because the chunks of one cannot be decoded with
     the other.
     """

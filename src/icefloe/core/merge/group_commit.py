@@ -22,7 +22,7 @@ from icefloe.core.commit.flush import build_nodes, make_log
 from icefloe.core.commit.idempotency import CommitKey, add_key, has_key
 from icefloe.core.merge.append_sides import get_append_rules
 from icefloe.core.merge.concurrent_appends import plan_appends
-from icefloe.core.merge.conflicts import Theirs
+from icefloe.core.merge.conflicts import TheirChanges
 from icefloe.core.merge.rebase import rebase, replay, transfer_changes
 from icefloe.core.refs.backoff import give_way
 from icefloe.core.refs.base import RefStore, check_base
@@ -186,7 +186,7 @@ def _fold(combined: Workspace, request: GroupCommitRequest) -> None:
         # between threads exactly as they would between processes.
         id = SnapshotId.random()
         after = replace(combined.base, nodes=build_nodes(combined, ()))
-        theirs = Theirs(make_log(combined, id), lambda: after)
+        theirs = TheirChanges(make_log(combined, id), lambda: after)
         replay(combined.base.nodes, rest, theirs, request.solver or ConflictDetector(), id)
         rest = transfer_changes(after.nodes, rest)
     _add(combined, rest)

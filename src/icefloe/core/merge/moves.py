@@ -131,7 +131,7 @@ class _Arranger:
             if base.path(id) != state.path(id) and self._get_place(base, id) != self._get_place(state, id)
         }
 
-    def _is_dead(self, id: NodeId) -> bool:
+    def _is_deleted(self, id: NodeId) -> bool:
         """Return whether either side deleted a node."""
         return self._base.path(id) is not None and None in (self._ours.path(id), self._theirs.path(id))
 
@@ -158,7 +158,7 @@ class _Arranger:
         shared = (self._ours.ids() & self._theirs.ids()) - self._base.ids()
         both = self._moved_by_us & self._moved_by_them | shared
         for id in self._sort_ids(self._moved_by_us | self._moved_by_them | shared):
-            if self._is_dead(id):
+            if self._is_deleted(id):
                 yield self._make_conflict(ConflictType.MoveOfDeletedNode, id)
             elif id in both and self._get_place(self._ours, id) != self._get_place(self._theirs, id):
                 yield self._make_conflict(ConflictType.NodeMovedByBothSides, id)
@@ -170,13 +170,15 @@ class _Arranger:
 
     def _find_moves_to_nowhere(self) -> Iterator[ConflictGroup]:
         """Yield conflicts about nodes moved into a group that the other side deleted or made an array."""
-        arrays = {self._resolve_path(id) for id in self._ids if self._is_array(id) and not self._is_dead(id)}
+        arrays = {
+            self._resolve_path(id) for id in self._ids if self._is_array(id) and not self._is_deleted(id)
+        }
         for id in self._sort_ids(self._moved_by_us | self._moved_by_them):
             side = self._theirs if id in self._moved_by_them else self._ours
             groups = [
                 state_id for path in list_ancestors(side.path(id) or "/") if (state_id := side.id_at(path))
             ]
-            if any(map(self._is_dead, groups)):
+            if any(map(self._is_deleted, groups)):
                 yield self._make_conflict(ConflictType.NewNodeInDeletedGroup, id)
             elif arrays.intersection(list_ancestors(self._resolve_path(id) or "/")):
                 yield self._make_conflict(ConflictType.NewNodeInInvalidGroup, id)
@@ -194,7 +196,7 @@ class _Arranger:
                     found[path] |= {id, at[path]}
                 at[path] = id
         for path, ids in sorted(found.items()):
-            dead = {id for id in ids if self._is_dead(id)}
+            dead = {id for id in ids if self._is_deleted(id)}
             if len(ids - dead) > 1 or any(map(self._is_changed, dead)):
                 here, there = (self._describe(state, ids) for state in self._states[1:])
                 yield ConflictGroup(path, ConflictType.MoveToExistingNode, None, here, there)
@@ -216,7 +218,7 @@ class _Arranger:
         here, there = (self._describe(state, {id}) for state in self._states[1:])
         return ConflictGroup(path, kind, None, here, there)
 
-    def _describe(self, state: State, ids: set[NodeId]) -> _Words:
+    def _describe(self, state: State, ids: set[NodeId]) -> _DistinctTexts:
         words = []
         for id in sorted(ids, key=lambda id: state.path(id) or ""):
             before, after = self._base.path(id), state.path(id)
@@ -228,7 +230,7 @@ class _Arranger:
                     if before is None
                     else f"moved {before} to {after}"
                 )
-        return _Words(", ".join(words) or "did not move it")
+        return _DistinctTexts(", ".join(words) or "did not move it")
 
     # The result
 
@@ -245,7 +247,7 @@ class _Arranger:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _DistinctTexts:
     """The distinct texts of one cell in the table of conflicts."""
 
     text: str

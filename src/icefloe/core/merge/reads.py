@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.conflicts import Conflict, ConflictDetector, ConflictType
-from icefloe.core.merge.conflicts import Found, Theirs
+from icefloe.core.merge.conflicts import Found, TheirChanges
 from icefloe.format.id_columns import is_member
 from icefloe.format.snapshot import Nodes
 
@@ -30,7 +30,7 @@ class ReadDetector(ConflictDetector):
     def __init__(self, reads: Mapping[str, ChunkMasks | None]) -> None:
         self._reads = dict(reads)
 
-    def find_changed_reads(self, base: Nodes, theirs: Theirs) -> Iterator[Found]:
+    def find_changed_reads(self, base: Nodes, theirs: TheirChanges) -> Iterator[Found]:
         """Find the arrays that a session reads and another commit has changed, before a merge.
 
         Parameters

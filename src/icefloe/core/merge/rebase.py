@@ -17,7 +17,7 @@ from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
 from icefloe.core.merge.append_sides import Appended, AppendRules
 from icefloe.core.merge.concurrent_appends import AppendPlan, plan_appends
-from icefloe.core.merge.conflicts import Detection, Found, Theirs, find_taken_along
+from icefloe.core.merge.conflicts import Detection, Found, TheirChanges, find_moved_along
 from icefloe.core.merge.reads import ReadDetector
 from icefloe.core.refs.base import RefStore
 from icefloe.core.workspace import Workspace
@@ -66,7 +66,7 @@ def rebase(
         reached: SnapshotId | None = None
         try:
             for step, log in zip(steps, logs, strict=True):
-                theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
+                theirs = TheirChanges(log, partial(assets.snapshot, step.snapshot))
                 replay(began, changes, theirs, solver, step.snapshot)
                 reached = step.snapshot
         finally:
@@ -106,7 +106,7 @@ def _rebase_appends(
         # The plan already combines the rows of all commits, because the position of a row depends on all of
         # them. Only the other changes are compared commit by commit.
         for step, log in zip(steps, logs, strict=True):
-            theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
+            theirs = TheirChanges(log, partial(assets.snapshot, step.snapshot))
             replay(workspace.base.nodes, plan.rest, theirs, solver, step.snapshot)
         _rebase_as_planned(workspace, tip, transfer_changes(tip.nodes, plan.rest), plan)
     solver.note(plan.done)
@@ -141,7 +141,7 @@ def check_solver(solver: ConflictSolver) -> None:
 
 
 def replay(
-    began: Nodes, changes: ChangeSet, theirs: Theirs, solver: ConflictSolver, snapshot: SnapshotId
+    began: Nodes, changes: ChangeSet, theirs: TheirChanges, solver: ConflictSolver, snapshot: SnapshotId
 ) -> None:
     """Rebase our changes over one commit; raise RebaseFailedError, without changing anything, if the solver
     cannot.
@@ -191,12 +191,12 @@ def _is_solved(found: Found, choice: VersionSelection) -> bool:
     return choice is VersionSelection.UseOurs and kind in _KEEPING_OURS
 
 
-def _adapt_moves(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
+def _adapt_moves(began: Nodes, moved: Mapping[str, str], theirs: TheirChanges) -> dict[str, str]:
     """Adapt our moves to their changes: also move the nodes that they created in a group that we moved, and
     do not move nodes that they deleted.
     """
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
-    return kept | find_taken_along(kept, theirs.new_nodes)
+    return kept | find_moved_along(kept, theirs.new_nodes)
 
 
 def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:

@@ -221,13 +221,13 @@ def _find_steps_between(refs: RefStore, one: SnapshotId, other: SnapshotId) -> l
         with suppress(SnapshotNotFoundError):  # an expired snapshot is found in the history of the other
             if (direct := list_steps_between(refs, early, late)) is not None:
                 return direct
-    parted = find_parting(refs, one, other)
+    parted = find_last_common_state(refs, one, other)
     if parted is None:
         return None
     return [step for end in (one, other) for step in list_steps_between(refs, parted, end) or ()]
 
 
-def find_parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+def find_last_common_state(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
     """Return the last state that two histories share before their changes: the newest snapshot in both."""
     try:
         known = {info.id for info in refs.ancestry(one)}

@@ -17,7 +17,7 @@ from icefloe.conflicts import ConflictGroup, ConflictType, MergeStrategy
 from icefloe.core.changeset import ChangeSet, count_dimensions
 from icefloe.core.commit.flush import make_log
 from icefloe.core.merge.conflict_details import ConflictReader
-from icefloe.core.merge.conflicts import Detection, Found, Theirs, read_differently
+from icefloe.core.merge.conflicts import Detection, Found, TheirChanges, have_incompatible_metadata
 from icefloe.core.merge.rebase import is_record, transfer_changes
 from icefloe.core.merge.state_changes import State, Touched, drop_manifests, find_same_chunks, put_differences
 from icefloe.core.workspace import Workspace
@@ -82,8 +82,8 @@ def _drop_common_changes(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> No
             if own.user_data != node.user_data:
                 ours.updated[path], theirs.updated[path] = own, node
             if count_dimensions(own) == count_dimensions(node):
-                _note_deletions(own, ours, theirs, sides.our_touched)
-                _note_deletions(node, theirs, ours, sides.their_touched)
+                _record_deletions(own, ours, theirs, sides.our_touched)
+                _record_deletions(node, theirs, ours, sides.their_touched)
     for path, node in list(theirs.updated.items()):
         own_update = ours.updated.get(path)
         if own_update is not None and own_update.user_data == node.user_data:
@@ -102,7 +102,7 @@ def _drop_common_changes(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> No
             del theirs.chunks[id]
 
 
-def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
+def _record_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
     """Record the chunks of an array that only the other side has, and that this side may have deleted.
 
     The base does not contain the array. A chunk is certainly new on the other side only if the logs of
@@ -129,7 +129,7 @@ def _find_conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Fo
     # Apply the rules of a rebase, with their changes as the session and a log of our changes as the earlier
     # commit. A merge and a rebase of the same changes then report the same conflicts.
     log = make_log(Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id)
-    detection = Detection(sides.base.snapshot.nodes, theirs, Theirs(log, lambda: sides.ours.snapshot))
+    detection = Detection(sides.base.snapshot.nodes, theirs, TheirChanges(log, lambda: sides.ours.snapshot))
     return [each for each in detection.conflicts() if not _is_compatible(sides, theirs, each)]
 
 
@@ -139,7 +139,7 @@ def _is_compatible(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
         return False
     path = found.conflict.path
     here, there = sides.ours.snapshot.nodes.find(path), sides.theirs.snapshot.nodes.find(path)
-    if here is None or there is None or read_differently(here, there):
+    if here is None or there is None or have_incompatible_metadata(here, there):
         return False
     data = here.node_data
     if not isinstance(data, ArrayNodeData):
@@ -257,9 +257,9 @@ class _Resolution:
                         self._delete(new)
                 else:
                     self._delete(path)
-                    self._revive(path)
+                    self._restore(path)
             case ConflictType.NewNodeInDeletedGroup:
-                self._revive(get_parent(path) or ROOT)
+                self._restore(get_parent(path) or ROOT)
             case ConflictType.ZarrMetadataDoubleUpdate:
                 if self._read_differently(path):
                     self._take_array(path)
@@ -273,7 +273,7 @@ class _Resolution:
                 | ConflictType.ZarrMetadataUpdateOfDeletedGroup
                 | ConflictType.ChunksUpdatedInDeletedArray
             ):
-                self._revive(path)
+                self._restore(path)
 
     def _are_groups(self, path: str) -> bool:
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
@@ -281,7 +281,7 @@ class _Resolution:
 
     def _read_differently(self, path: str) -> bool:
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
-        return here is not None and there is not None and read_differently(here, there)
+        return here is not None and there is not None and have_incompatible_metadata(here, there)
 
     def _list_new_below(self, path: str) -> list[str]:
         return [new for new in self._ours.created if path in list_ancestors(new)]
@@ -328,7 +328,7 @@ class _Resolution:
         else:
             self._delete(path)
 
-    def _revive(self, path: str) -> None:
+    def _restore(self, path: str) -> None:
         """Restore a node that we deleted or replaced, and the groups around it, in their version."""
         for each in (*list_ancestors(path), path):
             here, there = self._our_nodes.find(each), self._their_nodes.find(each)

@@ -12,7 +12,7 @@ from icefloe.config import EffectiveConfig
 from icefloe.errors import ConflictError, ErrorKind
 
 _IMMEDIATE_TRIES: Final = 5
-_MOST_DOUBLINGS: Final = 7
+_MAX_DOUBLINGS: Final = 7
 _LONGEST_PAUSE_S: Final = 15.0
 """The longest pause in seconds. With a hundred writers and 60 ms per request, most attempts fail with shorter
 pauses, and the storage is idle with longer ones.
@@ -26,7 +26,7 @@ def give_way(losses: int, took_s: float) -> None:
     Without pauses, all losers would try again at the same time, and all but one would lose again. The
     pause grows with the duration of an attempt, so that another writer can finish in the meantime.
     """
-    time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)))
+    time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MAX_DOUBLINGS), _LONGEST_PAUSE_S)))
 
 
 def retry_conflicts(config: EffectiveConfig) -> Iterator[int]:

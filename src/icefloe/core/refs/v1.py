@@ -26,7 +26,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
-from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respell
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind, change_bytes, decode_ref, encode_ref
 from icefloe.format.repo_changes import make_lost_base_error
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
@@ -285,18 +285,18 @@ class RefStoreV1(RefStore):
         """
         begun_us = self._collections.begin()
         try:
-            self._respell_branches(begun_us)
+            self._rewrite_branch_files(begun_us)
         except BaseException:
             self._collections.end(begun_us)
             raise
         return begun_us
 
-    def _respell_branches(self, now_us: int) -> None:
+    def _rewrite_branch_files(self, now_us: int) -> None:
         for file in self._list_files():
             if file.kind is RefKind.BRANCH and not file.deleted:
                 with contextlib.suppress(ObjectNotFoundError, ConditionNotMetError):
                     data, version = self._storage.get(file.path)
-                    self._storage.put(file.path, respell(data, now_us), Unchanged(version))
+                    self._storage.put(file.path, change_bytes(data, now_us), Unchanged(version))
 
     def note_end_of_collection(self, begun_us: int) -> None:
         """Record in the refs of a V1 repository that a garbage collection has ended."""

@@ -87,7 +87,7 @@ class RefStoreV2(RefStore):
         if data is None:
             data = write_repo_info(info, V2, self._config.compression_level)
         try:
-            version = self._put(data, ABSENT)
+            version = self._write_file(data, ABSENT)
         except ConditionNotMetError:
             raise ConflictError(
                 message=f"there is already a repository in {self._storage.place}",
@@ -240,7 +240,7 @@ class RefStoreV2(RefStore):
             self._backup = None
             if newest_us is not None:
                 check_clock(self._storage, f"{OVERWRITTEN}/{backup}", newest_us)
-            self._seen, self._seen_data = (new, self._put(data, Unchanged(version))), data
+            self._seen, self._seen_data = (new, self._write_file(data, Unchanged(version))), data
         except ConditionNotMetError:
             return False
         return True
@@ -279,7 +279,7 @@ class RefStoreV2(RefStore):
         kept = {f"{OVERWRITTEN}/{name}" for name in needed}
         return (path for path in paths if is_own_path(path) and path not in kept)
 
-    def _put(self, data: bytes, condition: Any) -> Version:
+    def _write_file(self, data: bytes, condition: Any) -> Version:
         return self._storage.put(REPO_PATH, data, condition, metadata=make_object_metadata(V2, "repo-info"))
 
     # docstrings below are inherited from RefStore
@@ -329,23 +329,23 @@ class RefStoreV2(RefStore):
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
-        self._bring(
+        self._add_snapshot(
             lambda info: changes.add_commit(_check_based(info, branch, base), branch, snapshot),
             snapshot.id,
             since,
         )
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        self._bring(
+        self._add_snapshot(
             lambda info: changes.amend_commit(_check_based(info, branch, base), branch, snapshot),
             snapshot.id,
             since,
         )
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        self._bring(lambda info: changes.add_detached_snapshot(info, snapshot), snapshot.id, since)
+        self._add_snapshot(lambda info: changes.add_detached_snapshot(info, snapshot), snapshot.id, since)
 
-    def _bring(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
+    def _add_snapshot(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
         """Apply a change that adds a snapshot, unless garbage was collected after a mark."""
 
         def checked(info: RepoInfo) -> changes.Changed:

@@ -53,7 +53,7 @@ class Containers:
 
         Invalid containers are logged and ignored.
         """
-        usable = [found for each in containers if (found := _usable(each)) is not None]
+        usable = [found for each in containers if (found := _validate_container(each)) is not None]
         usable.sort(key=lambda container: len(container.url_prefix), reverse=True)
         return Containers(tuple(usable), {each.name: each for each in usable if each.name})
 
@@ -84,7 +84,7 @@ class Containers:
         return [each.url_prefix for each in self.ordered] + [f"{NAMED}{name}/" for name in self.named]
 
 
-def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
+def _validate_container(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
     prefix = container.url_prefix
     try:
         prefix = to_stored_form(prefix if prefix.endswith("/") else f"{prefix}/")
@@ -129,7 +129,7 @@ def check_locations(
         prefix = prefixes[number] if in_container else _get_origin(locations[int(rest[0])])
         if prefix is None:
             break
-        rows = rest[_begin_with(locations, rest, prefix.encode())]
+        rows = rest[_mark_prefix(locations, rest, prefix.encode())]
         rows = rows[last_odd[rows] < len(prefix.encode()) - 1]
         unknown[rows] = False
         if in_container:
@@ -172,7 +172,7 @@ def _find_last_unusual(locations: Blobs) -> I64:
     return last
 
 
-def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]:
+def _mark_prefix(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]:
     """Return a mask of the rows that start with a prefix."""
     found = np.zeros(len(rows), np.bool_)
     wanted = np.frombuffer(prefix, np.uint8)

@@ -19,7 +19,7 @@ from icefloe.storage.external.base import Fetched
 
 _KEPT_S: Final = 2.0
 """The time after which unrequested bytes, and the ends of reads, are forgotten."""
-_RUNS: Final = 16
+_MAX_RUNS: Final = 16
 """The number of remembered ends of reads per file, for several variables or readers."""
 
 Fetch = Callable[[int, int], Fetched]
@@ -180,7 +180,7 @@ class RangeReader:
             default=None,
         )
         if run is None:
-            self._runs = [*self._runs[-_RUNS + 1 :], _Run(stop, wanted, now)]
+            self._runs = [*self._runs[-_MAX_RUNS + 1 :], _Run(stop, wanted, now)]
             return _Span(start, stop, 0)
         gap = start - run.stop
         run.used += wanted

@@ -26,7 +26,7 @@ Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
 """Credentials by the URL prefix of their container."""
 
 _NO_SETTINGS: Final = StorageSettings()
-_FILES: Final = 256
+_MAX_FILES: Final = 256
 """The number of files whose recent reads are recorded."""
 
 
@@ -121,7 +121,7 @@ class VirtualReader:
         place = self._places.get(location)
         if place is None:
             place = self._find(location)
-            if len(self._places) > 64 * _FILES:
+            if len(self._places) > 64 * _MAX_FILES:
                 self._places.clear()
             self._places[location] = place
         return place
@@ -184,7 +184,7 @@ class VirtualReader:
                 for other in self._files.values():
                     other.forget_old()
                 self._files[name] = reader
-                while len(self._files) > _FILES:
+                while len(self._files) > _MAX_FILES:
                     self._files.popitem(last=False)[1].close()
             self._files.move_to_end(name)
             return reader

@@ -255,7 +255,7 @@ def _read_block(payload: Payload, table: fb.TableSchema, rows: I64, budget: Budg
         if isinstance(field, fb.Variants):
             column, where = _read_union(payload, field, vtables, positions, where, what, budget)
         else:
-            column = _spread(_read_column(payload, field, positions, what, budget), where, field)
+            column = _spread_to_rows(_read_column(payload, field, positions, what, budget), where, field)
         columns[name] = column
         if where is not None:
             present[name] = where
@@ -326,7 +326,7 @@ def _read_union(
     budget: Budget,
 ) -> tuple[Union, Where]:
     values, has_value = vtables.locate(field.slot + 1)
-    kinds = _spread(payload.numbers(np.dtype("u1"), types, what), where, field)
+    kinds = _spread_to_rows(payload.numbers(np.dtype("u1"), types, what), where, field)
     there = kinds != 0
     if values is None:
         values, has_value = np.zeros(0, np.int64), np.zeros(len(kinds), np.bool_)
@@ -334,7 +334,7 @@ def _read_union(
         payload.fail(f"{what} has a type without a value or a value without a type")
     if field.required and not there.all():
         payload.fail(f"{what} is missing")
-    targets = _spread(payload.targets(values, what), has_value, field)
+    targets = _spread_to_rows(payload.targets(values, what), has_value, field)
     found = np.unique(kinds[there]).tolist()
     unknown = [kind for kind in found if kind not in field.tables]
     if unknown:
@@ -345,7 +345,7 @@ def _read_union(
     return Union(kinds, tables), None if there.all() else there
 
 
-def _spread(column: Any, where: Where, field: fb.Field) -> Any:
+def _spread_to_rows(column: Any, where: Where, field: fb.Field) -> Any:
     """Extend the column of the rows that have a field to all rows."""
     if where is None:
         return column
@@ -356,12 +356,15 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
         return full
     rows = where.cumsum() - 1
     if isinstance(column, Blobs):
-        starts, lengths = _spread(column.starts, where, field), _spread(column.lengths, where, field)
+        starts, lengths = (
+            _spread_to_rows(column.starts, where, field),
+            _spread_to_rows(column.lengths, where, field),
+        )
         return Blobs(column.buffer, starts, lengths, column.place)
     if isinstance(column, Ragged):
         lengths = np.where(where, column.lengths[np.maximum(rows, 0)], 0)
         return Ragged(column.items, to_splits(lengths))
-    return Union(_spread(column.kinds, where, field), column.tables)
+    return Union(_spread_to_rows(column.kinds, where, field), column.tables)
 
 
 class VTables:

@@ -34,7 +34,7 @@ _OFFSET = struct.Struct("<I").pack
 _SHORT_AT = struct.Struct("<H").unpack_from
 _SIGNED_AT = struct.Struct("<i").unpack_from
 _PUT_OFFSET = struct.Struct("<I").pack_into
-_LATER: Final = ""
+_UNSET_FIELD: Final = ""
 """A name that no field has, for offsets that are set when their target is placed."""
 _PADDING = tuple(bytes(length) for length in range(8))
 
@@ -135,10 +135,10 @@ class _Plan:
             elif isinstance(field, fb.Struct):
                 entries.append((at, f"{field.size}s", field.size, name, 0))
             elif isinstance(field, fb.Variants):
-                entries.append((at, "B", 1, _LATER, 0))
-                entries.append((layout.offsets[f"{name} value"], "I", 4, _LATER, 0))
+                entries.append((at, "B", 1, _UNSET_FIELD, 0))
+                entries.append((layout.offsets[f"{name} value"], "I", 4, _UNSET_FIELD, 0))
             else:
-                entries.append((at, "I", 4, _LATER, 0))
+                entries.append((at, "I", 4, _UNSET_FIELD, 0))
         entries.sort()
         code, end = "<i", 4
         for at, letters, size, _, _ in entries:

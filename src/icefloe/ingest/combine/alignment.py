@@ -18,7 +18,7 @@ from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.options import Combining
 
 _REINDEXING = ("outer", "inner", "left", "right")
-_HOLES = ("do not form a hypercube", "join='exact'")
+_GAP_MESSAGES = ("do not form a hypercube", "join='exact'")
 """Parts of xarray's error messages about files that leave gaps in a grid."""
 
 
@@ -63,7 +63,7 @@ def _combine_by_coords(datasets: Sequence[xr.Dataset], arguments: Mapping[str, A
     except ValueError as error:
         moving = set(_find_moving_dimensions([datasets]))
         may_have_holes = all(_may_have_holes(dim, datasets) for dim in moving)
-        if not may_have_holes or not any(text in str(error) for text in _HOLES):
+        if not may_have_holes or not any(text in str(error) for text in _GAP_MESSAGES):
             raise
     merging = {name: arguments[name] for name in ("compat", "join", "combine_attrs")}
     return xr.merge(_align(datasets, "outer", lambda _: 0, only=moving), **merging)

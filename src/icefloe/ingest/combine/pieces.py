@@ -17,7 +17,7 @@ from icefloe.format.extents import have_overlap
 
 Column = npt.NDArray[np.int64]
 
-_MOST_PAIRS = 1 << 22
+_MAX_PAIRS = 1 << 22
 """The maximum number of pairs of pieces to compare."""
 EXISTING = -1
 """The source number of the existing arrays in the repository."""
@@ -335,7 +335,7 @@ def _equal(one: PieceArray, other: PieceArray) -> bool:
 
 def _find_overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
     """Return the index pairs of pieces of two arrays that overlap."""
-    if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
+    if len(one.pieces) * len(other.pieces) > _MAX_PAIRS:
         both = Pieces.concatenate([one.pieces, other.pieces])
         if not one.ndim or have_overlap(both.starts, both.stops):
             raise UndigestedError(one.name)

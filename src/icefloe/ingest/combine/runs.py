@@ -27,7 +27,7 @@ Digests = Mapping[tuple[int, str], str]
 """Hashes of the values of variables, by source number and name."""
 JOIN = Hint("{join} keeps all labels and fills gaps with missing values", join="outer")
 NAME_DIMENSION = Hint("name the dimension to concatenate along with {concat_dim}", concat_dim=None)
-_OVERLAPS = (
+_OVERLAP_MESSAGES = (
     "monotonic global indexes",
     "Could not find any dimension coordinates",
     "index has duplicate values",
@@ -58,7 +58,7 @@ class CannotCombineError(InvalidInputError):
         self.args = (reason,)
 
 
-Numbered = tuple[int, FileSchema]
+NumberedSchema = tuple[int, FileSchema]
 """A source number, and the schema of the file."""
 
 
@@ -67,7 +67,7 @@ class FileRuns:
     """The runs of files to combine. Each run is sorted along the concatenation dimension."""
 
     dim: str
-    runs: Sequence[Sequence[Numbered]]
+    runs: Sequence[Sequence[NumberedSchema]]
     dims: Mapping[str, tuple[str, ...]]
     """The dimensions that variables without the concatenation dimension have after combining."""
 
@@ -101,7 +101,7 @@ def find_runs(
 
 def _find_given_dimensions(
     dim: str,
-    rows: Sequence[Sequence[Numbered]],
+    rows: Sequence[Sequence[NumberedSchema]],
     others: Sequence[FileSchema],
     how: Combining,
     digests: Digests,
@@ -132,30 +132,30 @@ def _find_given_dimensions(
 
 def _split_rows(
     dim: str,
-    rows: Sequence[Sequence[Numbered]],
+    rows: Sequence[Sequence[NumberedSchema]],
     files: Sequence[FileSchema],
     others: Sequence[FileSchema],
-) -> Sequence[Sequence[Numbered]] | None:
+) -> Sequence[Sequence[NumberedSchema]] | None:
     if dim not in files[0].values:
         return rows  # without labels, files are appended in the given order
     if not all(dim in each.values and each.values[dim].size for each in (*files, *others)):
         return None
     breaks = sorted(_get_first_label(each, dim) for each in others)
-    runs: dict[tuple[int, int], list[Numbered]] = {}
+    runs: dict[tuple[int, int], list[NumberedSchema]] = {}
     for number, row in enumerate(rows):
         for each in row:
             runs.setdefault((number, bisect_right(breaks, _get_first_label(each[1], dim))), []).append(each)
     return list(runs.values())
 
 
-def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
+def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[NumberedSchema]]] | None:
     """Return the dimension and all files as one row if the files differ only along one dimension, otherwise
     None.
     """
     return (dim, [list(enumerate(files))]) if _differ_only_along(files, dim) else None
 
 
-def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
+def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[NumberedSchema]]] | None:
     """Sort files into rows along the dimension with the most distinct labels. Return None if they do not form
     a grid.
 
@@ -165,7 +165,7 @@ def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] 
     if not moving:
         return None
     dim = max(moving, key=lambda each: len({id(file.values.get(each)) for file in files}))
-    groups: dict[tuple[int, ...], list[Numbered]] = {}
+    groups: dict[tuple[int, ...], list[NumberedSchema]] = {}
     for number, file in enumerate(files):
         place = tuple(id(file.values.get(each)) for each in moving if each != dim)
         groups.setdefault(place, []).append((number, file))
@@ -180,7 +180,7 @@ def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] 
 
 
 def make_run_dataset(
-    run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
+    run: Sequence[NumberedSchema], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
 ) -> xr.Dataset:
     """Return the dataset without data that xarray would create by combining a run of files."""
     if len(run) == 1:
@@ -204,7 +204,7 @@ def make_run_dataset(
 
 
 def _join_variable(
-    run: Sequence[Numbered], variable: VariableSchema, dims: Sequence[str], dim: str, digests: Digests
+    run: Sequence[NumberedSchema], variable: VariableSchema, dims: Sequence[str], dim: str, digests: Digests
 ) -> PieceArray:
     axis = dims.index(dim)
     lengths = np.array([file.sizes[dim] for _, file in run], np.int64)
@@ -271,7 +271,7 @@ class _VariableNumbering:
         return found
 
 
-def _sort_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
+def _sort_row(files: Sequence[NumberedSchema], dim: str) -> list[NumberedSchema] | None:
     """Sort files by their labels along a dimension. Return None if the labels are not strictly monotonic
     across all files."""
     if not all(file.values[dim].size for _, file in files):
@@ -342,7 +342,7 @@ def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Datas
         if how.concat_dim is None and "dimension coordinates" in reason:
             dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
             reason, hint = f"{reason}; there are {', '.join(dims)}", NAME_DIMENSION
-        overlaps = any(text in reason for text in _OVERLAPS)
+        overlaps = any(text in reason for text in _OVERLAP_MESSAGES)
         cause: Any = "overlap" if overlaps else next((of for text, of in _CAUSES if text in reason), "")
         if how.concat_dim is None and cause == "labels":
             hint = Hint.any_of(NAME_DIMENSION, JOIN)

@@ -34,7 +34,7 @@ SUFFIXES = (
     *(".fits", ".fit", ".fts", ".hdf4", ".h4", ".dmrpp"),
 )
 """The suffixes of the files that are ingested from a folder."""
-_OTHERS = (
+_SUFFIX_ADVICE = (
     "; only files with known suffixes are taken from a folder (.nc, .grib, .tif, .zarr, ...): use a pattern"
 )
 _LISTS = (".txt", ".list", ".urls")
@@ -187,7 +187,8 @@ class _Finder:
             name = unquote(_FILE_URL.sub("", name))
         sources = list(self._find_remote(name) if _URL.match(name) else self._find_local(name))
         if not sources:
-            what = f"no file to ingest there{_OTHERS if os.path.isdir(name) or name.endswith('/') else ''}"
+            is_folder = os.path.isdir(name) or name.endswith("/")
+            what = f"no file to ingest there{_SUFFIX_ADVICE if is_folder else ''}"
             raise InvalidInputError(f"nothing matches {redact(name)!r}: {what}", ErrorKind.INVALID_PATH)
         yield from sources
 

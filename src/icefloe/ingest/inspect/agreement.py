@@ -21,8 +21,8 @@ Severity = Literal["error", "note"]
 _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}
 _TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
 _CFTIME = "cftime"
-_SHOWN = 5
-_FOLLOW = ", and files are concatenated along this coordinate"
+_MAX_SHOWN = 5
+_CONCATENATION_NOTE = ", and files are concatenated along this coordinate"
 _SORT = Hint(
     "sort the labels and remove repeated ones, or concatenate along another dimension with {concat_dim}",
     concat_dim=None,
@@ -214,7 +214,7 @@ def find_label_problems(
             continue
         for file in files:
             if dim in file.sizes and (wrong := _find_disorder(dim, file.values.get(dim), "in the file")):
-                yield FileFinding(file.source.url, dim, wrong + _FOLLOW, "error", _SORT)
+                yield FileFinding(file.source.url, dim, wrong + _CONCATENATION_NOTE, "error", _SORT)
         if existing is not None and (
             wrong := _find_disorder(dim, existing.values.get(dim), "in the repository")
         ):
@@ -307,7 +307,7 @@ def _describe_overlap(
             text = f"begins at {values[begin]}, but {names[one]} extends to {last}: the files overlap"
             return FileFinding(names[other], dim, text, "error", LEAVE_OUT)
     first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
-    text = f"{values[first]} appears twice or is not in order{_FOLLOW}"
+    text = f"{values[first]} appears twice or is not in order{_CONCATENATION_NOTE}"
     return FileFinding("", dim, text, "error", _SORT)
 
 
@@ -317,6 +317,6 @@ def _find_gaps(
     if len(values) < 3 or values.dtype == object or is_text_index(values):
         return
     steps = np.abs(np.diff(values.to_numpy()).astype(float))
-    for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_SHOWN].tolist():
+    for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_MAX_SHOWN].tolist():
         after = next((names[n] for n, box in boxes.items() if dim in box and box[dim][0] == row + 1), "")
         yield FileFinding(after, dim, f"has a gap between {values[row]} and {values[row + 1]}", "note")

@@ -72,7 +72,7 @@ _FILES_TOGETHER = 64
 """The maximum number of files per task. Common parts of their schemas are sent once."""
 _LOOKS_PER_CORE = 4
 
-_MOST = 8
+_MAX_NAMES = 8
 """The maximum number of names that messages list."""
 _SELECT = Hint("select one as source group ({source_group})", source_group=None)
 _SELECT_VARIABLES = Hint("select the other variables ({variables})", variables=None)
@@ -359,8 +359,8 @@ def _format_groups(groups: _Offered) -> str:
 
 
 def _format_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 @dataclass(frozen=True, slots=True)

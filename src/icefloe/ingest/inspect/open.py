@@ -44,9 +44,9 @@ _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
 """The first bytes of other formats, whose files may contain the bytes `GRIB`."""
-_RAW: Mapping[str, Any] = {"decode_cf": False, "chunks": None, "create_default_indexes": False}
+_RAW_OPTIONS: Mapping[str, Any] = {"decode_cf": False, "chunks": None, "create_default_indexes": False}
 """Options that avoid loading labels to create indexes, because values are read by position."""
-_UNNAMED = {"phony_dims": "sort"}
+_UNNAMED_OPTIONS = {"phony_dims": "sort"}
 """Options with which h5netcdf gives unnamed dimensions the same names as netCDF4."""
 
 
@@ -65,7 +65,7 @@ def open_raw(
             stored = open_stored(source.session, source.group)
             yield stored.isel({dim: slice(*span) for dim, span in source.region})
         return
-    options: dict[str, Any] = {**_RAW, **reading.open_options}
+    options: dict[str, Any] = {**_RAW_OPTIONS, **reading.open_options}
     reading = reading.for_source(source)
     if reading.group:
         options["group"] = reading.group
@@ -142,7 +142,7 @@ def _open(
         return _open_references(source, reading, options)
     in_parts = source.is_remote and avoid_copy and engine in (None, "h5netcdf")
     if in_parts and (file := open_remote_hdf5(source, reading)) is not None:
-        return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED, **options})
+        return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED_OPTIONS, **options})
     path: Any = get_local_path(source, reading.storage_options)
     if source.is_store and engine is None:
         engine = "zarr"
@@ -163,7 +163,7 @@ def _open(
         if reader == "references":
             return _open_references(source, reading, options)
         if reader == "h5netcdf":
-            engine, options = reader, {**_UNNAMED, **options}
+            engine, options = reader, {**_UNNAMED_OPTIONS, **options}
     try:
         with _shrink_chunk_caches():
             return xr.open_dataset(path, engine=engine, **options)
@@ -172,7 +172,7 @@ def _open(
         is_unread = engine == "h5netcdf" or isinstance(error, AttributeError) or is_no_engine_error(error)
         if reading.engine is not None or not is_unread:
             raise
-        options = {name: value for name, value in options.items() if name not in _UNNAMED}
+        options = {name: value for name, value in options.items() if name not in _UNNAMED_OPTIONS}
         return _open_references(source, reading, options)
 
 
@@ -307,7 +307,7 @@ def open_remote_hdf5(source: IngestSource, reading: ReadOptions) -> Any:
 
 def open_stored(session: Session, group: str) -> xr.Dataset:
     """Open a group of a repository as a dataset to ingest, without decoding or loading values."""
-    options: Any = {"group": group or None, "consolidated": False, **_RAW}
+    options: Any = {"group": group or None, "consolidated": False, **_RAW_OPTIONS}
     found: xr.Dataset = xr.open_zarr(session.store, **options)
     return found
 

@@ -168,7 +168,7 @@ class SpillWriter:
 
     def __init__(self, storage: Storage | None) -> None:
         """Create a writer. If `storage` is None, it writes nothing."""
-        self._storage = None if storage is None else storage.for_a_while()
+        self._storage = None if storage is None else storage.for_temporary_objects()
         self._parts: list[bytes] = []
         self._numbers: list[int] = []
         self._size = 0

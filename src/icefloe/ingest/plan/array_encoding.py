@@ -30,7 +30,7 @@ _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB
 """The default target size of chunks. Larger chunks of files are divided."""
 _SMALL_CHUNK_BYTES = 2 * _MIB
-_MOST_CHUNK_BYTES = (1 << 31) - 1
+_MAX_CHUNK_BYTES = (1 << 31) - 1
 """The largest chunk size that codecs accept."""
 _LONGEST_COORDINATE_CHUNK = 1 << 16
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -157,7 +157,7 @@ def choose_chunks(
 
 def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
     """Raise an error if the chunks in the encoding of a new array are larger than codecs accept."""
-    if math.prod(chunks) * itemsize > _MOST_CHUNK_BYTES:
+    if math.prod(chunks) * itemsize > _MAX_CHUNK_BYTES:
         raise InvalidInputError(
             f"a chunk of {name} ({_format(dims, chunks)}) would take {math.prod(chunks) * itemsize}"
             " bytes, more than codecs accept; choose smaller chunks",

@@ -47,7 +47,7 @@ _CHUNKS_PER_COMMIT = 8_000_000
 """The number of changed chunks above which several files are committed in parts. The driver takes less
 than 300 MB to write the transaction log of this many chunks, and readers of any release less than 1 GB.
 """
-_LEAST_CHUNK_BYTES = 16 << 10
+_MIN_CHUNK_BYTES = 16 << 10
 """The chunk size below which files are copied instead of referenced."""
 
 
@@ -100,7 +100,7 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
             target = design_array(name, variable, by_name[name], options.layout, attrs[name])
             is_reference = options.mode == "virtual" or _is_compound(target)
             if is_reference or target.signature is not None:
-                least = 0 if is_reference else _LEAST_CHUNK_BYTES
+                least = 0 if is_reference else _MIN_CHUNK_BYTES
                 is_bounds = name in bounds
                 target = adopt_file_layout(
                     target, by_name[name], variable.data, is_bounds=is_bounds, least_bytes=least

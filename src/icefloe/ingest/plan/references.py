@@ -92,7 +92,9 @@ def choose_references(
             continue
         variable = dataset.variables[target.name]
         array = variable.data
-        fits = _Fits(target, documents.get(target.name), None if array.is_complete else variable.dtype)
+        fits = _LayoutComparison(
+            target, documents.get(target.name), None if array.is_complete else variable.dtype
+        )
         mine: list[int] = []
         for number, why in _find_misfits(target, array, files, fits):
             if not why:
@@ -140,7 +142,7 @@ def _is_scaled_by_float32(variable: VariableSchema | None) -> bool:
 
 
 def _find_misfits(
-    target: Target, array: PieceArray, files: Sequence[FileSchema], fits: _Fits
+    target: Target, array: PieceArray, files: Sequence[FileSchema], fits: _LayoutComparison
 ) -> Iterator[tuple[int, str]]:
     pieces = array.pieces
     chunks = np.array(target.chunks, np.int64)
@@ -175,7 +177,7 @@ def _find_misfits(
             yield number, "" if aligned[row] else "it does not begin and end with chunks of the array"
 
 
-class _Fits:
+class _LayoutComparison:
     """A cached comparison of a file's array metadata with the metadata of the target array."""
 
     def __init__(
@@ -240,7 +242,7 @@ def adopt_file_layout(
     all_wide = [widen_document(json.loads(each), target.dims) for each in documents]
     common = find_common_chunks([each for each in all_wide if each is not None], array)
     if common is not None:
-        common = ParseOptions(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).chunks_of_contiguous(
+        common = ParseOptions(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).choose_contiguous_chunks(
             common, target.itemsize
         )
     if common is not None and math.prod(common) * target.itemsize >= least_bytes:

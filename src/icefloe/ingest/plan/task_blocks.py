@@ -18,13 +18,13 @@ allocator retains."""
 WRITE_COPIES = 3
 """The memory for each chunk to write, in chunk sizes: a copy of its cells, the codec's buffer, and the
 encoded chunk."""
-_MOST_AT_ONCE = 16
+_MAX_AT_ONCE = 16
 """The maximum number of chunks that are processed concurrently. At a latency of 20 ms, 200 chunks take 4.0 s
 with a concurrency of 2, and 0.9 s with 16."""
 
 Column = npt.NDArray[np.int64]
 
-_MOST_CANDIDATES = 100_000
+_MAX_CANDIDATES = 100_000
 """The maximum number of block shapes to compare."""
 _PREFERRED_BYTES = 16 << 20
 """The preferred block size among shapes that cause the same number of reads, because every block has a fixed
@@ -90,7 +90,7 @@ def choose_block(
     if not grain.shape:
         return () if grain.itemsize <= budget_bytes else None
     dims = len(grain.shape)
-    tried = max(2, int(_MOST_CANDIDATES ** (1 / dims)))
+    tried = max(2, int(_MAX_CANDIDATES ** (1 / dims)))
     extents, costs = [], []
     for size, unit, cut in zip(grain.shape, grain.unit, other, strict=True):
         mine = _list_counts(-(-size // unit), math.lcm(unit, cut) // unit, tried) * unit
@@ -139,7 +139,7 @@ def _list_counts(units: int, even: int, most: int) -> Column:
 def count_concurrent_chunks(unit_bytes: int, copies: int, memory_bytes: int) -> int:
     """Return how many chunks a task may process concurrently: as many as fit into about a quarter of its
     memory, but at least one."""
-    return max(1, min(_MOST_AT_ONCE, memory_bytes // 4 // max(1, copies * unit_bytes)))
+    return max(1, min(_MAX_AT_ONCE, memory_bytes // 4 // max(1, copies * unit_bytes)))
 
 
 def estimate_chunk_memory(unit_bytes: int, copies: int, memory_bytes: int) -> int:

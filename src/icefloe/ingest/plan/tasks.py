@@ -329,7 +329,7 @@ def _join_borders(borders: Column, first: int, last: int, extent: int) -> Column
 
 def _list_readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
     """Yield the blocks to read from sources and to spill."""
-    finder = _Finder(array.pieces)
+    finder = _PieceIndex(array.pieces)
     for number in range(spill.blocks):
         start, stop = (np.array(ends, np.int64) for ends in zip(*spill.get_block(number).box, strict=True))
         yield Block(spill.name, tuple(start.tolist()), tuple(stop.tolist()), finder.find_within(start, stop))
@@ -345,7 +345,7 @@ def _find_changed_blocks(
     settled = np.isin(pieces.source, referred)
     if not target.is_new:
         settled |= (pieces.source == EXISTING) & (pieces.source_starts == pieces.starts).all(axis=1)
-    finder = _Finder(pieces)
+    finder = _PieceIndex(pieces)
     new = pieces.select(~settled)
     if not target.is_new and len(new) and not array.is_complete:
         new = Pieces.whole(EXISTING, target.shape)  # existing cells without a source must be overwritten
@@ -376,7 +376,7 @@ def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]
         yield np.array(index, np.int64) * shape
 
 
-class _Finder:
+class _PieceIndex:
     """An index that finds the pieces inside a box, sorted along the dimension with the most distinct
     starts."""
 

@@ -48,7 +48,7 @@ _ABANDONED_AFTER = timedelta(days=1)
 """The time since the last commit after which a run on another machine is considered dead."""
 _MAX_COPIED_BYTES = 4 << 20
 """The size of a transaction log up to which its commit is amended to record the results of the checks."""
-_APPENDS = 20
+_MAX_APPENDS = 20
 """The number of times that staged data is appended to the target branch, which may move meanwhile."""
 _numbers = count()
 _active_branches: set[str] = set()
@@ -173,7 +173,7 @@ class Staging:
             return report
         rows = tuple(written.ledger.find_rows_since(resumed.before))
         staged: tuple[StagedFiles, ...] = (*resumed.staged, *written.staged)
-        for _ in range(_APPENDS):
+        for _ in range(_MAX_APPENDS):
             session = staging.repo.readonly_session(branch=staging.branch)
             before = staging.repo.readonly_session(snapshot_id=staging.base)
             results = tuple(audit(session, before, rows, staged, options, executor))
@@ -305,7 +305,7 @@ class Staging:
         Return None if the target branch has changed the same nodes.
         """
         base, source = (SnapshotId.parse(id) for id in (self.base, self.repo.lookup_branch(self.branch)))
-        for _ in range(_APPENDS):
+        for _ in range(_MAX_APPENDS):
             onto, aside = self.repo.lookup_branch(self.target), _name_staging_branch(self.target)
             _active_branches.add(aside)
             try:

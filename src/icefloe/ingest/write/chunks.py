@@ -44,14 +44,14 @@ from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
-_ROOM = 16
+_MIN_REUSED_CHUNKS = 16
 """The number of chunks that must fit into a task's memory for the task to reuse chunk buffers."""
 _PART_BYTES = 4 << 20
 """The size of the parts in which a file is read, unless its chunks are larger. Small buffers can be
 reused."""
 _DECODED_BYTES = 8
 """The size of a cell while it is decoded."""
-_SLABS = 2
+_MIN_SLABS = 2
 """The minimum number of slabs in which values are decoded."""
 _NUMBERS = frozenset("iuf")
 _MOMENT_S = 0.5
@@ -247,7 +247,7 @@ class _OpenArray:
         workspace = task.fork._workspace
         document = json.loads(workspace.array("/" + path.strip("/")).user_data)
         chunk_bytes = math.prod(array.chunks) * array.dtype.itemsize
-        has_room = chunk_bytes * _ROOM <= task.memory_bytes
+        has_room = chunk_bytes * _MIN_REUSED_CHUNKS <= task.memory_bytes
         is_local = workspace.assets.storage.answers_at_once
         encoder = find_encoder(document) if is_local and has_room else None
         return cls(path, array, get_stored_grid(document), encoder)
@@ -289,7 +289,7 @@ def _wait_for(gone: weakref.ref[Any]) -> None:
 def spill_blocks(task: WriteTask) -> TaskResult:
     """Read and spill the blocks of a task before their chunks are written. They belong to one array."""
     bad: dict[int, str] = {}
-    storage = task.fork._workspace.assets.storage.for_a_while()
+    storage = task.fork._workspace.assets.storage.for_temporary_objects()
     with _Sources(task) as sources, ignore_warnings():
         for number, block in zip(task.numbers, task.blocks, strict=True):
             try:
@@ -393,7 +393,7 @@ class _Sources:
         """Decode and encode numbers in small slabs, because decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)
-        cells = max(1, compute_part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _SLABS)
+        cells = max(1, compute_part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _MIN_SLABS)
         for start in range(0, flat.size, cells):
             slab = xr.Variable(("x",), flat[start : start + cells], dict(raw.attrs))
             shown: xr.Variable = _conventions.decode_cf_variable(

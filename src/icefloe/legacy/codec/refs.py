@@ -23,7 +23,7 @@ _SEQUENCE: Final = re.compile(rf"({_DIGITS}{{8}}|{_DIGITS}{{13}})\.json")
 _KIND: Final = re.compile(r"(branch|tag)[.:](.+)", re.DOTALL)
 _LAST_OF_8: Final = (1 << 40) - 1
 _LAST_OF_13: Final = (1 << 64) - 1
-_SHOWN: Final = 5
+_MAX_SHOWN: Final = 5
 
 
 class _Sequence5(ObjectId):
@@ -61,11 +61,11 @@ class RefFiles:
         found: list[int] = []
         expected = 0
         for number in sorted(files):
-            found.extend(range(expected, min(number, expected + _SHOWN)))
-            if len(found) >= _SHOWN:
+            found.extend(range(expected, min(number, expected + _MAX_SHOWN)))
+            if len(found) >= _MAX_SHOWN:
                 break
             expected = number + 1
-        return found[:_SHOWN]
+        return found[:_MAX_SHOWN]
 
 
 def collect(keys: Iterable[str], root: Folders) -> RefFiles:

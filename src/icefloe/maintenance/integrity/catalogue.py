@@ -46,7 +46,7 @@ KINDS: Final = (*FOLDERS, WITHOUT_PARENT, PARENT, REPO_INFO)
 FOLDER: Final = "icefloe/checksums"
 _MAGIC: Final = b"icefloe sums 1\n\0"
 _ROW: Final = np.dtype([("kind", "u1"), ("id", "V12"), ("size", "<u8"), ("digest", "V16")])
-_MOST_FILES: Final = 16
+_MAX_FILES: Final = 16
 
 Rows = NDArray[np.void]
 
@@ -129,7 +129,7 @@ def record(storage: Storage, rows: Rows) -> None:
     if not len(rows):
         return
     files = sorted(_files(storage))
-    many = len(files) >= _MOST_FILES
+    many = len(files) >= _MAX_FILES
     if many:
         rows = np.concatenate([*(_read(storage, key) for key in files), rows])
     number = int(files[-1].removeprefix(f"{FOLDER}/").partition("-")[0]) + 1 if files else 0

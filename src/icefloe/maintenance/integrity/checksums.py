@@ -71,7 +71,7 @@ def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progr
         [
             again,
             *catalogue.compute_digests(storage, fresh, executor, progress),
-            _repo_info_now(storage, known),
+            _compute_repo_info_row(storage, known),
         ]
     )
     catalogue.record(storage, rows)
@@ -134,16 +134,16 @@ def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> Non
 # The repo info file
 
 
-def _repo_info_now(storage: Storage, known: Catalogue) -> Rows:
+def _compute_repo_info_row(storage: Storage, known: Catalogue) -> Rows:
     """Return the checksum of the repo info file, unless its current state is already recorded."""
-    found = _repo_info(storage)
+    found = _read_repo_info(storage)
     if found is None:
         return known.rows[:0]
     row = catalogue.make_repo_info_row(found[0], found[1].newest_at_us)
     return row[~known.find(catalogue.REPO_INFO, get_row_ids(row))[1]]
 
 
-def _repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
+def _read_repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
     """Read the repo info file: its bytes, its ops log, and True if the log is complete."""
     try:
         data, _ = storage.get(REPO_PATH)
@@ -157,7 +157,7 @@ def _check_repo_info(storage: Storage, known: Catalogue, report: Findings) -> No
     """Check that the repo info file has the recorded bytes, or a newer entry in its ops log."""
     recorded = known.of(catalogue.REPO_INFO)
     try:
-        found = _repo_info(storage) if len(recorded) else None
+        found = _read_repo_info(storage) if len(recorded) else None
     except IcechunkError as damage:
         report.findings.append(Finding("unreadable", REPO_PATH, "the catalogue", str(damage)))
         return

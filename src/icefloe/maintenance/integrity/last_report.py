@@ -19,7 +19,7 @@ from icefloe.storage.base import ObjectNotFoundError, Storage
 
 PATH: Final = "icefloe/verified/report.json"
 _FORMAT: Final = 1
-_MOST_FINDINGS: Final = 1000
+_MAX_FINDINGS: Final = 1000
 _LONGEST_TEXT: Final = 500
 _LARGEST_FILE: Final = 16 << 20
 
@@ -50,7 +50,7 @@ def record_report(
 ) -> VerificationRecord:
     """Record the report of a verification as the last: at most 1000 findings, without secrets."""
     storage.check_writable()
-    kept = tuple(_shorten(each) for each in report.findings[:_MOST_FINDINGS])
+    kept = tuple(_shorten(each) for each in report.findings[:_MAX_FINDINGS])
     counts = {name: getattr(report, name) for name in _COUNTS}
     record = VerificationRecord(
         VerifyReport(report.level, kept, **counts),
@@ -108,7 +108,7 @@ def _parse(document: dict[str, Any]) -> VerificationRecord:
     report = document["report"]
     findings = tuple(
         Finding(*(str(found[each.name]) for each in fields(Finding)))
-        for found in report["findings"][:_MOST_FINDINGS]
+        for found in report["findings"][:_MAX_FINDINGS]
     )
     snapshot_id = document["snapshot_id"]
     return VerificationRecord(

@@ -72,14 +72,16 @@ def verify_graph(
     wanted = list_reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
     infos = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
-    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], infos, executor, report)
+    files, by_manifest = _check_snapshots(
+        storage, wanted, settled, listed[SNAPSHOTS], infos, executor, report
+    )
     logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], executor, report)
     ends, sources = _check_manifests(storage, files, by_manifest, listed[MANIFESTS], executor, report)
     if level.includes(Level.OBJECTS) or checksums:
         listed[CHUNKS] = list_folder(storage, CHUNKS)
     if level.includes(Level.OBJECTS):
         _check_chunks(ends, listed[CHUNKS], report)
-        _statistics(storage, files, executor, report)
+        _check_statistics(storage, files, executor, report)
     if level.includes(Level.SOURCES):
         check_sources(sources, assets.virtual, executor, report)
     if checksums:
@@ -90,7 +92,9 @@ def verify_graph(
     return report
 
 
-def _statistics(storage: Storage, files: Iterable[ManifestId], executor: Executor, report: Findings) -> None:
+def _check_statistics(
+    storage: Storage, files: Iterable[ManifestId], executor: Executor, report: Findings
+) -> None:
     """Report damaged statistics files. Queries ignore them and read chunks instead."""
     for path, damage in find_damaged(storage, list(files), executor):
         report.counts["statistics"] += 1
@@ -110,7 +114,7 @@ class _ManifestInfo:
     snapshot: SnapshotId
 
 
-def _snapshots(
+def _check_snapshots(
     storage: Storage,
     wanted: Ids,
     settled: Ids,

@@ -99,7 +99,7 @@ def summarize(raw: NDArray[Any], meaning: Meaning) -> Row:
     exact = sum_exactly(there, int(low), int(high)) if meaning.is_integer else 0
     with np.errstate(all="ignore"):
         total = float(exact) if meaning.is_integer else float(numbers.sum(dtype=np.float64))
-        m2 = _deviate(numbers, total / len(there))
+        m2 = _sum_squared_deviations(numbers, total / len(there))
     return low, high, nulls, total, exact, m2
 
 
@@ -110,10 +110,10 @@ def _summarize_floats(values: NDArray[Any], meaning: Meaning) -> Row | None:
         total = float(numbers.sum(dtype=np.float64))
         if not np.isfinite(total):
             return None
-        return values.min(), values.max(), 0, total, 0, _deviate(numbers, total / values.size)
+        return values.min(), values.max(), 0, total, 0, _sum_squared_deviations(numbers, total / values.size)
 
 
-def _deviate(numbers: NDArray[Any], mean: float) -> float:
+def _sum_squared_deviations(numbers: NDArray[Any], mean: float) -> float:
     """Sum the squared deviations from the mean."""
     # Small parts fit into the processor cache. Processing the whole chunk at once takes twice as long.
     flat = numbers.reshape(-1)

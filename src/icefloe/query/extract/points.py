@@ -32,7 +32,7 @@ from icefloe.query.schema import Column, Role, make_unknown_name_error
 
 NEAREST: Final = "nearest"
 LINEAR: Final = "linear"
-_AT_ONCE: Final = 2**24
+_DISTANCES_PER_STEP: Final = 2**24
 """The number of distances to compute at a time."""
 
 
@@ -240,7 +240,7 @@ def _find_nearest(axis: CoordinateAxis, wanted: Floats, tolerance: float) -> Fou
     order = np.argsort(axis.values, kind="stable")
     labels = axis.values[order]
     if axis.turns:
-        wanted = _turn(wanted, labels)
+        wanted = _wrap_longitudes(wanted, labels)
         order = np.concatenate([order[-1:], order, order[:1]])
         labels = np.concatenate([labels[-1:] - TURN, labels, labels[:1] + TURN])
     right = np.clip(np.searchsorted(labels, wanted), 1, max(len(labels) - 1, 1))
@@ -258,7 +258,7 @@ def _find_neighbours(axis: CoordinateAxis, wanted: Floats) -> Found:
     order = np.argsort(axis.values, kind="stable")
     labels = axis.values[order]
     if axis.turns:
-        wanted = _turn(wanted, labels)
+        wanted = _wrap_longitudes(wanted, labels)
         if axis.is_closed:
             order = np.concatenate([order[-1:], order, order[:1]])
             labels = np.concatenate([labels[-1:] - TURN, labels, labels[:1] + TURN])
@@ -272,7 +272,7 @@ def _find_neighbours(axis: CoordinateAxis, wanted: Floats) -> Found:
     return np.stack([order[left], order[right]]), np.stack([1 - share, share])
 
 
-def _turn(wanted: Floats, labels: Floats) -> Floats:
+def _wrap_longitudes(wanted: Floats, labels: Floats) -> Floats:
     """Shift longitudes by multiples of 360 degrees into the full circle that starts at the first label."""
     turned = (wanted - labels[0]) % TURN + labels[0]
     return np.where((wanted >= labels[0]) & (wanted <= labels[-1]), wanted, turned)
@@ -315,7 +315,7 @@ def _find_on_sphere(
     wanted = _to_vectors(*(_read_numbers(table, column.name) for column in plane))
     known = np.flatnonzero(np.isfinite(cells).all(axis=1))
     nearest, cosines = np.empty(len(wanted), np.int64), np.empty(len(wanted))
-    step = max(_AT_ONCE // max(len(known), 1), 1)
+    step = max(_DISTANCES_PER_STEP // max(len(known), 1), 1)
     for first in range(0, len(wanted), step):
         part = wanted[first : first + step] @ cells[known].T
         best = part.argmax(axis=1)
@@ -348,7 +348,7 @@ def read_points(plan: PointPlan, arrays: ExtractionArrays, number: int) -> Itera
         return
     columns = [_repeat_rows(plan.points.column(name), cells) for name in plan.points.column_names]
     columns += arrays.read_labels(block, count)
-    columns += [_gather(plan, arrays, column, block, shape) for column in plan.scan.table.variables]
+    columns += [_gather_values(plan, arrays, column, block, shape) for column in plan.scan.table.variables]
     yield pa.RecordBatch.from_arrays(columns, schema=plan.schema)
 
 
@@ -357,7 +357,7 @@ def _repeat_rows(column: pa.ChunkedArray, times: int) -> pa.Array:
     return column.combine_chunks().take(pa.array(np.tile(np.arange(len(column)), times)))
 
 
-def _gather(
+def _gather_values(
     plan: PointPlan, arrays: ExtractionArrays, column: Column, block: Block, shape: tuple[int, ...]
 ) -> pa.Array:
     """Return the values of a variable at all points for one block."""

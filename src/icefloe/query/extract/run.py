@@ -14,7 +14,7 @@ from icefloe.query.extract.cells import ExtractionArrays
 from icefloe.query.extract.points import PointPlan, read_points
 from icefloe.query.extract.zones import ZonePlan, read_zones
 
-_AHEAD: Final = 4
+_BLOCKS_AHEAD: Final = 4
 """The number of blocks that are read ahead, to hide the latency of a server. On a local disk, threads cost a
 tenth more CPU time."""
 Extraction: TypeAlias = PointPlan | ZonePlan
@@ -40,7 +40,7 @@ def read_extraction(job: Extraction, numbers: range) -> Iterator[pa.RecordBatch]
     is_local = session.store._at_once
     with (  # threads start only when they are used
         ThreadPoolExecutor(FETCHED_AHEAD, "icefloe-fetch") as fetching,
-        ThreadPoolExecutor(_AHEAD, "icefloe-extract") as reading,
+        ThreadPoolExecutor(_BLOCKS_AHEAD, "icefloe-extract") as reading,
     ):
         arrays = ExtractionArrays(session, job.slices, job.labels, None if is_local else fetching)
 
@@ -52,7 +52,7 @@ def read_extraction(job: Extraction, numbers: range) -> Iterator[pa.RecordBatch]
             )
             return list(found)
 
-        for _, batches in fetch_ahead(None if is_local else reading, read, numbers, _AHEAD):
+        for _, batches in fetch_ahead(None if is_local else reading, read, numbers, _BLOCKS_AHEAD):
             yield from batches
 
 

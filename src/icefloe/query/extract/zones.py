@@ -286,7 +286,7 @@ def _cover_by_polygons(
             )
         for turn in (-TURN, 0.0, TURN) if lon.turns else (0.0,):
             moved = shapely.transform(shape, partial(_shift, degrees=turn)) if turn else shape
-            found = _cover(shapely, moved, *edges)
+            found = _compute_coverage(shapely, moved, *edges)
             rows.append(found[0])
             columns.append(found[1])
             weights.append(found[2])
@@ -301,7 +301,7 @@ def _shift(points: Floats, degrees: float) -> Floats:
     return np.asarray(points + np.array([degrees, 0.0]))
 
 
-def _cover(shapely: Any, shape: Any, lat: Floats, lon: Floats) -> tuple[Indices, Indices, Floats]:
+def _compute_coverage(shapely: Any, shape: Any, lat: Floats, lon: Floats) -> tuple[Indices, Indices, Floats]:
     """Return the row, the column and the covered fraction of each grid cell that overlaps a polygon."""
     west, south, east, north = shape.bounds
     rows = _find_overlaps(lat, south, north)

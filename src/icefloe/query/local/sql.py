@@ -236,7 +236,7 @@ def _answer_groups(
     order = _find_order(select, {each.name.lower(): each.name for each in outputs})
     if explain:
         return LocalResult(pa.table({}), reads)
-    table = _sort(_finish(found, aggregation, outputs), order)
+    table = _sort(_make_table(found, aggregation, outputs), order)
     return LocalResult(table if most is None else table.slice(0, most), reads)
 
 
@@ -301,7 +301,7 @@ def _find_output(found: LocalScan, each: exp.Expr, keys: Sequence[str]) -> _Outp
 _NAMES: Final = {"stddevsamp": "stddev_samp", "variance": "var_samp"}
 
 
-def _finish(found: LocalScan, aggregation: Aggregation, outputs: Sequence[_Output]) -> pa.Table:
+def _make_table(found: LocalScan, aggregation: Aggregation, outputs: Sequence[_Output]) -> pa.Table:
     keys, moments = collect_moments(found.session, aggregation)
     indexed = index_moments(moments)
     columns = []

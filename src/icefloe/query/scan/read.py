@@ -17,7 +17,7 @@ from icefloe.query.scan.plan import BATCH_ROWS, Block, ScanPlan, Span
 from icefloe.query.schema import Column, Role
 from icefloe.session import Session
 
-_AHEAD: Final = 4
+_BLOCKS_AHEAD: Final = 4
 """The number of blocks to fetch in advance."""
 _KEPT_BYTES: Final = 2**27
 """The maximum size of coordinates that are read once for all blocks of a task."""
@@ -37,11 +37,11 @@ def read_blocks(session: Session, plan: ScanPlan, partition: int) -> Iterator[tu
     Each array has all dimensions of the table, with length 1 along dimensions that its column lacks.
     """
     arrays = TableArrays(session, plan)
-    with ThreadPoolExecutor(_AHEAD, "icefloe-blocks") as pool:
+    with ThreadPoolExecutor(_BLOCKS_AHEAD, "icefloe-blocks") as pool:
         waiting: deque[tuple[Block, Future[list[Values]]]] = deque()
         for block in plan.blocks(partition):
             waiting.append((block, pool.submit(arrays.read, block)))
-            if len(waiting) > _AHEAD:
+            if len(waiting) > _BLOCKS_AHEAD:
                 first, values = waiting.popleft()
                 yield first, values.result()
         while waiting:

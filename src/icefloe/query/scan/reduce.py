@@ -532,7 +532,7 @@ def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dty
     """Reduce cells along one dimension, in a dtype that cannot overflow."""
     if len(each.starts) == 1:
         return np.asarray(operation.reduce(cells, axis=axis, keepdims=True, dtype=dtype))
-    if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _LONG:
+    if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _MIN_RUN_CELLS:
         return np.asarray(operation.reduceat(cells, each.starts, axis=axis, dtype=dtype))
     # reduceat is five times slower here than one reduction per group, because it reduces cell by cell.
     shape = (*cells.shape[:axis], len(each.starts), *cells.shape[axis + 1 :])
@@ -545,5 +545,5 @@ def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dty
     return found
 
 
-_LONG: Final = 64
+_MIN_RUN_CELLS: Final = 64
 """The minimum number of adjacent cells for which one reduction per group is faster than `reduceat`."""

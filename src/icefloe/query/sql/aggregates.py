@@ -44,7 +44,15 @@ _FUNCTIONS: Final[Mapping[type[exp.Expr], str]] = {
     exp.VariancePop: "var_pop",
 }
 _NAMED: Final = {"mean": "mean", "std": "std"}
-_CHANGING: Final = (exp.Rand, exp.Randn, exp.Randstr, exp.Uniform, exp.Uuid, exp.Shuffle, exp.Zipf)
+_NONDETERMINISTIC_FUNCTIONS: Final = (
+    exp.Rand,
+    exp.Randn,
+    exp.Randstr,
+    exp.Uniform,
+    exp.Uuid,
+    exp.Shuffle,
+    exp.Zipf,
+)
 """Functions that may return a different value for each row."""
 _AFTER_WHERE: Final = frozenset(
     getattr(TokenType, name)
@@ -64,7 +72,7 @@ _AFTER_WHERE: Final = frozenset(
     )
 )
 """Tokens that end a WHERE clause."""
-_ELSEWHERE: Final = ("joins", "laterals", "pivots", "sample", "match", "connect", "into", "qualify")
+_OTHER_INPUTS: Final = ("joins", "laterals", "pivots", "sample", "match", "connect", "into", "qualify")
 """Clauses of a SELECT that read more than the rows of its table."""
 
 
@@ -173,7 +181,7 @@ class _SelectReader:
                 if self._columns[column.name].role is not Role.VARIABLE:
                     self._show(column)
             else:
-                self._distinguish(column)
+                self._add_group_term(column)
         return Reduction(
             tuple(self._terms.values()),
             tuple(self._shown.values()),
@@ -184,14 +192,20 @@ class _SelectReader:
 
     def _check(self, select: exp.Expr, nodes: Iterable[exp.Expr], aggregates: Sequence[exp.Expr]) -> None:
         groups = bool(aggregates or select.args.get("group"))
-        if any(select.args.get(key) for key in _ELSEWHERE) or not (groups or select.args.get("distinct")):
+        if any(select.args.get(key) for key in _OTHER_INPUTS) or not (groups or select.args.get("distinct")):
             raise _NotReducibleError
         for node in nodes:
             other = isinstance(node, exp.AggFunc) and find_function(node) is None and not _is_window(node)
             unknown = isinstance(node, exp.Anonymous) and node.name.lower() not in _NAMED
             star = isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count)
             window = isinstance(node, exp.Window) and not groups
-            if other or unknown or star or window or isinstance(node, (*_CHANGING, exp.UDTF)):
+            if (
+                other
+                or unknown
+                or star
+                or window
+                or isinstance(node, (*_NONDETERMINISTIC_FUNCTIONS, exp.UDTF))
+            ):
                 raise _NotReducibleError
 
     def _find_settled(self, select: exp.Expr) -> set[int]:
@@ -275,7 +289,7 @@ class _SelectReader:
         self._shown[found.name] = GroupTerm(found.name, found.axes[0], found.arrow, values, missing)
         return found
 
-    def _distinguish(self, column: exp.Column) -> None:
+    def _add_group_term(self, column: exp.Column) -> None:
         """Add the largest evaluable expression around a coordinate to the terms of the groups."""
         found = self._show(column)
         known = self._evaluate_column(found)
@@ -299,7 +313,7 @@ class _SelectReader:
         variables = {column.name for column in columns if self._is_variable(column)}
         for column in columns:
             if column.name not in variables:
-                self._distinguish(column)
+                self._add_group_term(column)
         condition = self._get_filter(node)
         if not variables:
             text = self._rewrite_coordinates(function, node, argument, condition)
@@ -332,12 +346,12 @@ class _SelectReader:
             case "count":
                 return f"coalesce({count}, 0)"
             case "sum":
-                return f"sum({self._widen(node, value)} * {cells})"
+                return f"sum({self._cast_to_double(node, value)} * {cells})"
             case "mean":
                 return f"(sum(CAST({value} AS double) * {cells}) / nullif({count}, 0))"
         raise _NotReducibleError
 
-    def _widen(self, node: exp.Expr, value: str) -> str:
+    def _cast_to_double(self, node: exp.Expr, value: str) -> str:
         """Cast 32-bit floats to double. Spark adds them as doubles, but multiplies them as 32-bit floats."""
         columns = (self._columns[column.name] for column in _get_argument(node).find_all(exp.Column))
         return (

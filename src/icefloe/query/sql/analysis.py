@@ -140,7 +140,7 @@ class _Analyzer:
         references = self._count_references()
         for scope in reversed(self._scopes):  # outermost query first
             if isinstance(scope.expression, exp.Select):
-                self._narrow(scope, found, references)
+                self._narrow_needs(scope, found, references)
         return found
 
     def find_single_table_selects(self) -> Iterator[tuple[int, Scope]]:
@@ -220,7 +220,9 @@ class _Analyzer:
                     counts[id(source)] = counts.get(id(source), 0) + 1
         return counts
 
-    def _narrow(self, scope: Scope, found: Mapping[int, TableNeeds], references: Mapping[int, int]) -> None:
+    def _narrow_needs(
+        self, scope: Scope, found: Mapping[int, TableNeeds], references: Mapping[int, int]
+    ) -> None:
         select = scope.expression
         where = select.args.get("where")
         if where is not None and len(scope.selected_sources) == 1:
@@ -239,9 +241,9 @@ class _Analyzer:
                 if number is not None and number not in self._renamed and not _is_rearranged(source):
                     found[int(number)].conditions.extend(mine)
             elif source is not None and references.get(id(source), 0) == 1 and not _is_recursive(source):
-                self._push(source, mine)
+                self._push_conditions(source, mine)
 
-    def _push(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
+    def _push_conditions(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
         """Push conditions on the columns of an inner query down to the tables of these columns."""
         if is_limited(inner.expression):
             return
@@ -269,7 +271,7 @@ class _Analyzer:
         if not known:
             return
         if isinstance(inner.expression, exp.SetOperation):
-            self._push(inner, known)
+            self._push_conditions(inner, known)
         elif isinstance(inner.expression, exp.Select):
             passed = [each for each in known if can_push_below(inner.expression, each)]
             self._extra.setdefault(id(inner), []).extend(passed)

@@ -37,7 +37,16 @@ def is_about_table(condition: exp.Expr, alias: str) -> bool:
     return bool(columns) and all(column.table == alias for column in columns)
 
 
-_SEVERAL: Final = ("limit", "offset", "windows", "qualify", "laterals", "sample", "cluster", "match")
+_MULTI_ROW_CLAUSES: Final = (
+    "limit",
+    "offset",
+    "windows",
+    "qualify",
+    "laterals",
+    "sample",
+    "cluster",
+    "match",
+)
 """Clauses of a SELECT whose result depends on several rows, other than GROUP BY."""
 
 
@@ -47,7 +56,7 @@ def can_push_below(select: exp.Select, condition: exp.Expr) -> bool:
     This is possible if no clause depends on several rows, or if the filter removes either all rows of a group
     or none.
     """
-    if any(select.args.get(key) for key in _SEVERAL) or select.find(exp.Window):
+    if any(select.args.get(key) for key in _MULTI_ROW_CLAUSES) or select.find(exp.Window):
         return False
     group = select.args.get("group")
     if group is None:

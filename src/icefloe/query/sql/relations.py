@@ -42,7 +42,7 @@ from icefloe.session import Session
 FEW_ROWS = 200_000
 """The number of cells up to which reading rows is faster than having Spark analyze the query a second
 time."""
-_WORTH_IT: Final = 2
+_MIN_CELLS_PER_GROUP: Final = 2
 """The minimum average number of cells per group to aggregate by groups. A row of moments costs more than a
 cell."""
 
@@ -142,7 +142,7 @@ class ArrayRelation:
         moments = found.moments or (make_moment("cells", None),)
         scan = replace(scan, filters=found.filters)
         aggregation = plan_moments(scan, found.terms, found.shown, moments, slots)
-        large = aggregation.estimated_rows * _WORTH_IT > aggregation.plan.rows
+        large = aggregation.estimated_rows * _MIN_CELLS_PER_GROUP > aggregation.plan.rows
         if aggregation.answers is None and (few or large):
             return None
         return found.edits, aggregation

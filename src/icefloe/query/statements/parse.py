@@ -22,7 +22,7 @@ from icefloe.query.sql.parse import DIALECT, parse_sql
 _OPENING: Final = {"(": 1, ")": -1, "[": 1, "]": -1}
 _CHANGES: Final = ("MERGE", "UPDATE", "DELETE", "INSERT")
 _REFS: Final = ("BRANCH", "TAG")
-_PAD: Final = "x "
+_LEADING_WORD: Final = "x "
 """A word before the statement: sqlglot does not tokenize the rest of a statement that begins with SHOW."""
 
 
@@ -165,7 +165,9 @@ def parse_statement(text: str, repos: Collection[str]) -> Statement | None:
     """Parse a statement on one of the repositories. Return None for queries and for statements on other
     tables."""
     try:
-        words = _StatementTokens(_PAD + text, sqlglot.tokenize(_PAD + text, dialect=DIALECT)[1:])
+        words = _StatementTokens(
+            _LEADING_WORD + text, sqlglot.tokenize(_LEADING_WORD + text, dialect=DIALECT)[1:]
+        )
     except SqlglotError:
         return None  # the query parser reports the error
     if words.is_next("ALTER", "TABLE") and words.find("CREATE", "DROP") is not None:
@@ -182,7 +184,7 @@ def parse_statement(text: str, repos: Collection[str]) -> Statement | None:
 
 
 def _parse_change(words: _StatementTokens, repos: Collection[str]) -> DataChange | None:
-    tree = _check_syntax(_hide_insert_version(words).removeprefix(_PAD))
+    tree = _check_syntax(_hide_insert_version(words).removeprefix(_LEADING_WORD))
     name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(name, exp.Table) or not name.parts:
         return None
@@ -315,7 +317,7 @@ def _parse_insert(words: _StatementTokens, tree: Any, repo: str) -> Insert:
     table = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     columns = [each.name for each in tree.this.expressions] if isinstance(tree.this, exp.Schema) else None
     by_name = bool(tree.args.get("by_name"))
-    end = max(part.meta["end"] for part in table.parts) + len(_PAD)
+    end = max(part.meta["end"] for part in table.parts) + len(_LEADING_WORD)
     after = next(at for at in range(start, len(words)) if words.start(at) > end)
     after += 4 if words.has(after, ("VERSION", "AS", "OF")) else 0
     name = words.cut(start, after)

@@ -80,7 +80,7 @@ def _is_falling(keys: Values) -> bool:
     return len(keys) > 1 and bool(keys[-1] < keys[0])
 
 
-def _permute(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[np.int64]) -> None:
+def _reorder(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[np.int64]) -> None:
     """Reorder an array along an axis, from an index on, one column of chunks at a time."""
     spans = [
         [slice(first, None)] if own == axis else [slice(*pair) for pair in pairwise(edges.tolist())]
@@ -270,9 +270,9 @@ class _Preparation:
         }
         self._fresh: set[str] = set()
         if mode == OVERWRITE:
-            self._forget(coordinates)
+            self._drop_variables(coordinates)
 
-    def _forget(self, coordinates: set[str]) -> None:
+    def _drop_variables(self, coordinates: set[str]) -> None:
         for name in self._names:
             if name in self._arrays:
                 del self._group[name]
@@ -381,7 +381,7 @@ class _Preparation:
             first = int(moved[0])
             for info in self._arrays.values():
                 if dim in info.dims:
-                    _permute(self._group[info.name], info, info.dims.index(dim), first, order[first:] - first)
+                    _reorder(self._group[info.name], info, info.dims.index(dim), first, order[first:] - first)
         return np.asarray(labels[order])
 
     def _extend(self, dim: str, size: int, fresh: Values) -> None:

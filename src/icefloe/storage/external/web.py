@@ -70,7 +70,7 @@ class WebSource(ExternalSource):
 
     def _follow(self, url: str, start: int, stop: int) -> Fetched:
         for _ in range(_MAX_REDIRECTS + 1):
-            found = self._ask(url, start, stop)
+            found = self._send_request(url, start, stop)
             if isinstance(found, Fetched):
                 return found
             url = self._check_redirect(url, found)
@@ -90,7 +90,7 @@ class WebSource(ExternalSource):
             )
         return target
 
-    def _ask(self, url: str, start: int, stop: int) -> Fetched | str:
+    def _send_request(self, url: str, start: int, stop: int) -> Fetched | str:
         """Send one request, and return the bytes or the target of a redirect."""
         headers = {**self._headers, "Range": f"bytes={start}-{stop - 1}"}
         try:

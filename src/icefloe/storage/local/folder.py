@@ -69,8 +69,8 @@ _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
 _MAX_PATH_BYTES = 4096 - len("#18446744073709551615")  # PATH_MAX of Linux, for a temporary file
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
-_ASIDE = re.compile(r"#\d+$")
-_OWN_ASIDE = re.compile(r"(.+)#\d{17,20}")
+_TEMPORARY_NAME = re.compile(r"#\d+$")
+_OWN_TEMPORARY_NAME = re.compile(r"(.+)#\d{17,20}")
 """The names that `_write_aside` creates. Earlier versions did not pad the number."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -127,7 +127,7 @@ class LocalStorage(Storage):
         # docstring inherited
         return type(self)(self._root, settings, sync=self._sync, _unsynced=self._unsynced)
 
-    def for_a_while(self) -> Self:
+    def for_temporary_objects(self) -> Self:
         # docstring inherited
         return type(self)(self._root, self._settings, sync=False)
 
@@ -249,7 +249,7 @@ class LocalStorage(Storage):
             if isinstance(condition, Always):
                 self._write(target, data)
             else:
-                self._swap(path, target, data, condition)
+                self._write_if(path, target, data, condition)
         except OSError as cause:
             self._put_into_full(path, target, data, condition, cause)
         # Hashing would halve the speed of writing chunks, and chunks are never replaced.
@@ -275,11 +275,11 @@ class LocalStorage(Storage):
             if cause.errno not in _FULL:
                 raise cause
             if isinstance(condition, Always):
-                self._fit(lambda: self._write(target, data))
+                self._write_into_full_disk(lambda: self._write(target, data))
                 return
             with lock_folder(os.path.dirname(target), sync=self._sync):
                 _check_condition(path, target, condition)
-                aside = self._fit(lambda: self._write_synced(target, data))
+                aside = self._write_into_full_disk(lambda: self._write_synced(target, data))
                 try:
                     _put_in_place(path, aside, target, condition)
                 except BaseException:
@@ -300,7 +300,7 @@ class LocalStorage(Storage):
             os.close(descriptor)
         return aside
 
-    def _fit(self, write: Callable[[], R]) -> R:
+    def _write_into_full_disk(self, write: Callable[[], R]) -> R:
         """Repeat a write, and delete an expendable object each time the disk is full."""
         while True:
             try:
@@ -315,7 +315,7 @@ class LocalStorage(Storage):
         # A hard link needs no copy. Objects are replaced and never modified, so the backup keeps its content.
         name = self._to_file_path(target)
         try:
-            self._fit(lambda: self._link(self._to_file_path(source), name))
+            self._write_into_full_disk(lambda: self._link(self._to_file_path(source), name))
         except OSError as cause:
             if cause.errno not in _NO_HARD_LINKS:
                 raise self._error(source, cause) from None
@@ -422,7 +422,7 @@ class LocalStorage(Storage):
         found = [_list_without_links(self._root, "", deep=False)]
         found += [_list_without_links(f"{self._root}/{folder}", f"{folder}/") for folder in folders]
         for key, file in itertools.chain.from_iterable(found):
-            match = _OWN_ASIDE.fullmatch(key)
+            match = _OWN_TEMPORARY_NAME.fullmatch(key)
             if match is not None and is_own_path(match[1]):
                 yield key, file
 
@@ -443,7 +443,7 @@ class LocalStorage(Storage):
         if self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
             self._unsynced.sync()
 
-    def _swap(self, path: str, target: str, data: Buffer, condition: PutCondition) -> None:
+    def _write_if(self, path: str, target: str, data: Buffer, condition: PutCondition) -> None:
         """Write a file if a condition holds, after all previous writes are durable."""
         aside, descriptor = self._write_aside(target, data)
         try:
@@ -609,7 +609,7 @@ def _objects_in(
     with entries:
         for entry in entries:
             name = entry.name
-            if name == LOCK_FILE or ("#" in name and _ASIDE.search(name)):
+            if name == LOCK_FILE or ("#" in name and _TEMPORARY_NAME.search(name)):
                 continue
             try:
                 if entry.is_file():  # reading a pipe or socket would wait forever

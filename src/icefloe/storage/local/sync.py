@@ -17,7 +17,7 @@ from icefloe._internal.concurrency import get_pool
 
 _THREADS = 16
 _SLOW_S = 0.002
-_MANY = 32
+_MIN_PARALLEL_FILES = 32
 
 
 class Unsynced:
@@ -84,7 +84,7 @@ def sync_all(entries: Iterable[int | str]) -> None:
 
     began = time.perf_counter()
     sync_next()
-    per_helper = 1 if time.perf_counter() - began > _SLOW_S else _MANY
+    per_helper = 1 if time.perf_counter() - began > _SLOW_S else _MIN_PARALLEL_FILES
     helpers = min(len(left) // per_helper, _THREADS)
     running = [get_pool("sync", _THREADS).submit(sync_rest) for _ in range(helpers)]
     try:

@@ -82,7 +82,7 @@ class ParseOptions:
             return not self.loadable_variables.isdisjoint((path, name))
         return tuple(dimensions) == (name,) and size_bytes <= LOADED_BYTES
 
-    def chunks_of_contiguous(self, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    def choose_contiguous_chunks(self, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
         """Choose the chunk shape in which a parser presents a contiguous variable.
 
         Each chunk must be contiguous as well, and all must have the same size, because Zarr always reads

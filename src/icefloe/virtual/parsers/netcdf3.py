@@ -209,7 +209,7 @@ def _parse_variable(
         offsets = begin + step * np.arange(count, dtype=np.uint64)
         chunks = ChunkReferences.of(coords, offsets, np.full(count, size, np.uint64))
     else:
-        chunk_shape = options.chunks_of_contiguous(shape, dtype.itemsize)
+        chunk_shape = options.choose_contiguous_chunks(shape, dtype.itemsize)
         chunks = make_contiguous_chunks(begin, shape, chunk_shape, dtype.itemsize)
     return VirtualVariable(
         names,

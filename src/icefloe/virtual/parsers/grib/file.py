@@ -27,7 +27,7 @@ from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable, make_loaded_variable
 from icefloe.virtual.zarr_metadata import to_json_fill_value
 
-_SAME: Final = (
+_COMMON_KEYS: Final = (
     "paramId",
     "discipline",
     "parameterCategory",
@@ -159,11 +159,11 @@ def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
     if options.group is not None:
         return dataset(_select_part(cubes, options.group, file))
-    whole = dataset(cubes if _is_one(cubes) else [])
+    whole = dataset(cubes if _fit_into_one_dataset(cubes) else [])
     parts = _split_parts(cubes)
     if options.grib_parts:
         return replace(whole, groups={str(kind): dataset(mine) for kind, mine in parts.items()})
-    if not _is_one(cubes):
+    if not _fit_into_one_dataset(cubes):
         names = name_groups(parts)
         for kind, mine in parts.items():
             part = replace(dataset(mine), refused=())
@@ -171,7 +171,7 @@ def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     return whole
 
 
-def _is_one(cubes: Sequence[_Cube]) -> bool:
+def _fit_into_one_dataset(cubes: Sequence[_Cube]) -> bool:
     """Check whether variables fit into one dataset."""
     names = {cube.name for cube in cubes}
     return len({cube.coordinates() for cube in cubes}) <= 1 and len(names) == len(cubes)
@@ -214,12 +214,12 @@ def _select_part(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_C
     parts = _split_parts(cubes)
     names = name_groups(parts)
     for kind, mine in parts.items():
-        if path == str(kind) or (path == names[kind] and not _is_one(cubes)):
+        if path == str(kind) or (path == names[kind] and not _fit_into_one_dataset(cubes)):
             return mine
     found = [cube for cube in cubes if cube.kind().matches(path)]
-    if found and _is_one(found):
+    if found and _fit_into_one_dataset(found):
         return found
-    listed = ", ".join(names[kind] for kind in parts) if not _is_one(cubes) else "none"
+    listed = ", ".join(names[kind] for kind in parts) if not _fit_into_one_dataset(cubes) else "none"
     wrong = (
         f"{path!r} selects messages that do not fit into one dataset" if found else f"has no group {path!r}"
     )
@@ -257,7 +257,7 @@ class _Scan:
                 ) from None
 
     def _add(self, handle: Any, message: Message, number: int) -> None:
-        keys = {name: _get(handle, name) for name in _SAME}
+        keys = {name: _get(handle, name) for name in _COMMON_KEYS}
         # ecCodes looks names up in tables, which takes longer than everything else: do it once per variable.
         mark = tuple(keys.values())
         if mark not in self._names:

@@ -54,7 +54,7 @@ def read_chunk_index(dataset: h5py.Dataset) -> Table | None:
             table = _read_index(dataset, lambda at, size: _read(raw.fileno(), at, size))
     except (OSError, ValueError, struct.error, _UnknownIndexError):
         return None
-    return table if _agrees(dataset, table) else None
+    return table if _agrees_with_library(dataset, table) else None
 
 
 def _read(file: int, at: int, size: int) -> bytes:
@@ -64,7 +64,7 @@ def _read(file: int, at: int, size: int) -> bytes:
     return data
 
 
-def _agrees(dataset: h5py.Dataset, table: Table) -> bool:
+def _agrees_with_library(dataset: h5py.Dataset, table: Table) -> bool:
     """Return whether the HDF5 library finds as many chunks, and some of them at the same positions."""
     rank = len(dataset.shape)
     if not len(table) or dataset.id.get_num_chunks() != len(table):

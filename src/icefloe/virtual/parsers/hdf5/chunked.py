@@ -104,7 +104,7 @@ def refer_to_chunks(
             filters[compressor] = replace(
                 found, codec=_make_own_codec(found.number, found.values, skips=True)
             )
-            odd = ~_show_skip_by_size(rows, filters, compressor, chunk)
+            odd = ~_find_visible_skips(rows, filters, compressor, chunk)
     inline = _read_inline(dataset, coords[odd], filters, chunk)
     plain = ~odd
     chunks = ChunkReferences.of(coords[plain], rows[plain, 0], rows[plain, 1], inline=inline)
@@ -150,7 +150,7 @@ def _find_compressor(filters: list[_Filter]) -> int | None:
     return None
 
 
-def _show_skip_by_size(
+def _find_visible_skips(
     rows: NDArray[np.uint64], filters: list[_Filter], compressor: int, chunk: Chunk
 ) -> NDArray[np.bool_]:
     """Find the chunks whose size shows whether the compressor was skipped, and no other filter was."""

@@ -48,7 +48,7 @@ _TEXTS: Final = np.dtypes.StringDType()
 _FLAGS: Final = ("flag_values", "flag_meanings")
 _N_BIT: Final = 5
 """Number of the filter that packs integers with unused bits."""
-_UNREAD: Final = HIDDEN_ATTRIBUTES - {"CLASS", "NAME", "DIMENSION_LIST", "_Netcdf4Coordinates"}
+_IGNORED_ATTRIBUTES: Final = HIDDEN_ATTRIBUTES - {"CLASS", "NAME", "DIMENSION_LIST", "_Netcdf4Coordinates"}
 """Attributes of the netCDF library that are not needed; some have a value per variable of the file."""
 
 
@@ -232,7 +232,7 @@ class _Parser:
             codecs, chunks = refer_to_chunks(dataset, filters, dtype, inner)
             return (*dataset.chunks, *inner), codecs, chunks
         if layout == h5d.CONTIGUOUS:
-            chunk_shape = self._options.chunks_of_contiguous(shape, dtype.itemsize)
+            chunk_shape = self._options.choose_contiguous_chunks(shape, dtype.itemsize)
             start = dataset.id.get_offset()
             if start is None or not dataset.size:
                 return chunk_shape, [], ChunkReferences.of(np.empty((0, len(shape))), [], [])
@@ -314,7 +314,7 @@ def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
     attributes = owner.attrs
     for name in attributes:
         try:
-            found[name] = None if name in _UNREAD else attributes[name]
+            found[name] = None if name in _IGNORED_ATTRIBUTES else attributes[name]
         except (OSError, TypeError, KeyError):
             if name in HIDDEN_ATTRIBUTES:
                 raise
