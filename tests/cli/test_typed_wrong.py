@@ -191,7 +191,7 @@ def test_invalid_arguments_are_reported(
         (["--chunks", "time=abc"], 2, "'time=abc' is not DIM=SIZE,DIM=SIZE"),
         (["--chunks", "time"], 2, "'time' is not DIM=SIZE,DIM=SIZE"),
         (["--chunks", "time=1,time=2"], 2, "names a dimension twice"),
-        (["--chunks", "foo=3"], 2, "'foo', which is not a dimension; there are time, lat, lon"),
+        (["--chunks", "foo=3"], 2, "'foo', which is not a dimension; dimensions are time, lat, lon"),
         (["--chunks", "time=999999999999"], 2, "more than codecs accept; choose smaller chunks"),
         (["--chunks", "time=4", "--shards", "time=6"], 2, "must consist of whole chunks"),
         (["--codec", "zstd:best"], 2, "codec 'zstd:best': the level must be a number"),

@@ -249,7 +249,7 @@ def test_concurrent_commit_to_the_array_is_a_conflict(tmp_path: Path) -> None:
 def test_invalid_rechunks_are_refused(tmp_path: Path) -> None:
     repo = repo_with(tmp_path, t=maps(), point={"values": np.float64(1)})
 
-    assert "dimensions tme; there are time, lat, lon" in refused(repo, chunks={"tme": 2})
+    assert "dimensions tme; dimensions are time, lat, lon" in refused(repo, chunks={"tme": 2})
     assert "no array of the group / has the dimensions x" in refused(repo, "/", chunks={"x": 2})
     assert "there are none" in refused(repo, "point", chunks={"time": 2})
     assert "no array or group at `/nope`" in refused(repo, "nope", chunks={"time": 2})

@@ -277,7 +277,7 @@ def _find_arrays(workspace: Workspace, path: str, wanted: TargetLayout) -> list[
         there = dict.fromkeys(dim for array in members for dim in array.dims)
         who = f"the array {path} does not have" if alone else f"no array of the group {path} has"
         raise InvalidInputError(
-            f"{who} the dimensions {', '.join(wanted.dims)}; there are {', '.join(there) or 'none'}",
+            f"{who} the dimensions {', '.join(wanted.dims)}; dimensions are {', '.join(there) or 'none'}",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return fitting
@@ -399,7 +399,7 @@ def design_layout(array: ArrayToRechunk, wanted: TargetLayout) -> Target:
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
         raise _make_error(
-            f"{array.path} has a {kind} chunk grid: only arrays with a regular one are rechunked"
+            f"{array.path} has a {kind} chunk grid: only arrays with a regular chunk grid can be rechunked"
         )
     chunks = tuple(
         _resolve_size(wanted.chunks.get(dim, has), whole)

@@ -73,5 +73,7 @@ def test_xarray_combine_errors_are_reported() -> None:
 def test_files_without_coordinates_need_concat_dim() -> None:
     parts = [empty_dataset(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
 
-    with pytest.raises(InvalidInputError, match=r"there are time, lat, lon; name .* along with concat_dim"):
+    with pytest.raises(
+        InvalidInputError, match=r"dimensions are time, lat, lon; name .* along with concat_dim"
+    ):
         combine_datasets(parts, Combining())

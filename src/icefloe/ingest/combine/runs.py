@@ -341,7 +341,7 @@ def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Datas
         reason, hint = " ".join(str(error).split()), None
         if how.concat_dim is None and "dimension coordinates" in reason:
             dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
-            reason, hint = f"{reason}; there are {', '.join(dims)}", NAME_DIMENSION
+            reason, hint = f"{reason}; dimensions are {', '.join(dims)}", NAME_DIMENSION
         overlaps = any(text in reason for text in _OVERLAP_MESSAGES)
         cause: Any = "overlap" if overlaps else next((of for text, of in _CAUSES if text in reason), "")
         if how.concat_dim is None and cause == "labels":

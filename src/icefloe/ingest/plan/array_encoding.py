@@ -194,7 +194,8 @@ def check_layout(layout: ArrayLayout, dims: Collection[str]) -> None:
         for dim in given or {}:
             if dim not in dims:
                 raise _make_error(
-                    f"{what} are given for {dim!r}, which is not a dimension; there are {', '.join(dims)}"
+                    f"{what} are given for {dim!r}, which is not a dimension; "
+                    f"dimensions are {', '.join(dims)}"
                 )
 
 

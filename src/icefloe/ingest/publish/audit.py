@@ -158,7 +158,7 @@ def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
     for check in checks:
         if check.variable and check.variable not in names:
             near = difflib.get_close_matches(check.variable, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
+            hint = f"did you mean {near[0]}?" if near else f"variables are {', '.join(sorted(names))}"
             raise make_check_error(
                 f"the check {check.name} requires {check.variable!r}, which is not a variable; {hint}"
             )

@@ -418,7 +418,7 @@ def _require_repo(name: str, repos: Collection[str]) -> str:
 
 def _get_only_repo(repos: Collection[str], form: str) -> str:
     if len(repos) != 1:
-        raise _make_syntax_error(f"name the repository: {form}; known are {', '.join(repos)}")
+        raise _make_syntax_error(f"name the repository: {form}; known repositories are {', '.join(repos)}")
     return next(iter(repos))
 
 
