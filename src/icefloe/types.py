@@ -92,7 +92,7 @@ class RepoAvailability(_Named):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RepoStatus(Shown):
-    """The status of a repository: its availability, since when, and the reason.
+    """The status of a repository: its availability, the time of the last change, and the reason.
 
     Parameters
     ----------

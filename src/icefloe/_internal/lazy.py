@@ -60,7 +60,10 @@ def list_public_names(package: str, file: str) -> list[str]:
 
 
 def read_stub(file: str) -> dict[str, str]:
-    """Read a stub file for lazy imports: return the module of each name. Names are imported as themselves."""
+    """Read a stub file for lazy imports, and return the module of each name.
+
+    Only names that are imported as themselves are returned: `from module import Name as Name`.
+    """
     homes: dict[str, str] = {}
     with open(f"{file.removesuffix('.py')}.pyi", encoding="utf-8") as lines:
         words = (

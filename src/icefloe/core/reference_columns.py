@@ -239,7 +239,7 @@ def _list_grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
 
 
 def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
-    """Convert single virtual references to columns. If several references have the same chunk, the last one
+    """Convert single virtual references to columns. If several of them refer to the same chunk, the last one
     wins.
     """
     others = set(map(type, chunks)) - {VirtualChunkSpec}

@@ -47,7 +47,7 @@ _PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
 
 @dataclass(frozen=True)
 class Coordinate:
-    """A coordinate array of a recipe's output."""
+    """A coordinate array that belongs to an output of a recipe."""
 
     dims: tuple[str, ...]
     values: NDArray[Any]

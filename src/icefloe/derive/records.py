@@ -37,7 +37,7 @@ def records_group(path: str) -> str:
 
 @dataclass(frozen=True)
 class DerivedRecords:
-    """The records of a derived array: digests of the inputs of each chunk, arranged as its chunk grid."""
+    """The records of a derived array: digests of the inputs of each chunk, in the shape of its chunk grid."""
 
     digests: Lanes
     own: Lanes

@@ -15,12 +15,12 @@ CONTAINERS: Final = "virtual_chunk_containers"
 
 
 def encode_config(config: dict[str, Any]) -> bytes:
-    """Encode a repository configuration as FlexBuffers, the form in V2 repositories (`Repo.config`)."""
+    """Encode a repository configuration as FlexBuffers, as V2 repositories store it (`Repo.config`)."""
     return flexbuffers.dumps(config)
 
 
 def decode_config(data: bytes, place: str) -> dict[str, Any]:
-    """Decode a repository configuration from FlexBuffers, the form in V2 repositories (`Repo.config`)."""
+    """Decode a repository configuration from FlexBuffers, as V2 repositories store it (`Repo.config`)."""
     try:
         config = flexbuffers.loads(data)
     except FormatError as error:

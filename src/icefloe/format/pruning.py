@@ -19,7 +19,7 @@ _LOGS = "pruned_ancestor_tx_logs"
 
 
 def list_ancestors(parents: Sequence[int], row: int) -> list[int]:
-    """Return the rows of a snapshot's ancestors in the history to prune, nearest first."""
+    """Return the rows of the ancestors of a snapshot, nearest first."""
     found = []
     while (row := parents[row]) != NO_PARENT:
         found.append(row)

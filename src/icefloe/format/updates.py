@@ -27,7 +27,7 @@ class RepoAvailability(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """The status of a repository: its availability, since when, and the reason."""
+    """The status of a repository: its availability, the time of the last change, and the reason."""
 
     availability: RepoAvailability = RepoAvailability.ONLINE
     set_at_us: int = 0

@@ -37,9 +37,7 @@ _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info
 
 
 def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
-    """Inspect a snapshot of the history: return the content of its file as a dictionary, with nodes and
-    manifests.
-    """
+    """Return the content of a snapshot file as a dictionary, with its nodes and manifests."""
     path = f"{SNAPSHOTS}/{id}"
     data = _decode_contents(assets, path)
     snapshot = read_snapshot(data, id)
@@ -58,9 +56,7 @@ def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
 
 
 def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
-    """Inspect the repo info: return the content of its file as a dictionary, with refs, history and newest
-    operations.
-    """
+    """Return the content of the repo info file as a dictionary, with refs, history and newest operations."""
     data, _ = assets.storage.get(REPO_PATH)
     info = read_repo_info(data)
     header = _read_header(data, REPO_PATH)
@@ -78,9 +74,7 @@ def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
 
 
 def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
-    """Inspect a manifest of the history: return the content of its file as a dictionary, with numbers of
-    references.
-    """
+    """Return the content of a manifest file as a dictionary, with the number of references of each array."""
     path = f"{MANIFESTS}/{id}"
     data = _decode_contents(assets, path)
     manifest = read_manifest(data, id)
@@ -107,9 +101,7 @@ def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
 def inspect_transaction_log(
     assets: AssetStore, id: SnapshotId, pruned: Iterable[SnapshotId] = ()
 ) -> dict[str, Any]:
-    """Inspect a transaction log of the history: return its content as a dictionary, merged with logs of
-    expired snapshots.
-    """
+    """Return the content of a transaction log as a dictionary, merged with the logs of expired snapshots."""
     path = f"{TRANSACTIONS}/{id}"
     data = _decode_contents(assets, path)
     logs = [read_transaction_log(data, id)]

@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def to_public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
-    """Convert a stored snapshot to its public form (`SnapshotInfo`), for histories."""
+    """Convert a stored snapshot to its public form, `SnapshotInfo`."""
     parent_id = None if info.parent_id is None else str(info.parent_id)
     return SnapshotInfo(
         str(info.id), parent_id, from_microseconds(info.flushed_at_us), info.message, dict(info.metadata)

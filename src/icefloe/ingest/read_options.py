@@ -41,8 +41,7 @@ class ReadOptions:
         return get_access(source.address, self.storage_options) if source.is_remote else None
 
     def find_access_at(self, location: str) -> Access | None:
-        """Return the store and credentials for a file that a source references, from the read options of an
-        ingest.
+        """Return the store and credentials for a file to which a source refers.
 
         Options that belong to another kind of storage are ignored.
         """
@@ -54,9 +53,7 @@ class ReadOptions:
             return None
 
     def make_access_finder(self, source: IngestSource) -> FindAccess:
-        """Return a function that finds the store and credentials of a referenced location in the read options
-        of an ingest.
-        """
+        """Return a function that finds the store and credentials for a location."""
         known: dict[str, StoreAccess] = {}
         if source.is_remote:
             access = get_access(source.address, self.storage_options)

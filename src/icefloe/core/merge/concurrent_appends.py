@@ -425,7 +425,7 @@ class _Array:
     def _move_refs(
         self, source: tuple[bool, int], number: int, their_refs: ArrayManifest | None
     ) -> ArrayManifest:
-        """Return the references of a chunk along the dimension at its final position."""
+        """Return the references of a source chunk, moved to its final position along the dimension."""
         is_ours, origin = source
         refs = self._our_refs if is_ours or their_refs is None else their_refs
         found = refs.take(np.flatnonzero(refs.coords[:, self._axis] == origin))

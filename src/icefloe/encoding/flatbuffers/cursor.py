@@ -52,9 +52,7 @@ class Cursor:
         return Cursor(payload, table, _OFFSET.unpack_from(payload.data.data, 0)[0])
 
     def number(self, name: str) -> int:
-        """Look up a single scalar field at a cursor in a FlatBuffers payload; return its default if it is
-        absent.
-        """
+        """Return a scalar field of the table, or the default of the field if it is absent."""
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -63,9 +61,7 @@ class Cursor:
         return self._unpack(kind, at, name)
 
     def bytes(self, name: str) -> bytes | None:
-        """Look up a single struct, byte vector or string at a cursor in a FlatBuffers payload; None if it
-        is absent.
-        """
+        """Return the bytes of a struct, byte vector or string field of the table; None if it is absent."""
         field = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -79,7 +75,7 @@ class Cursor:
         return self._memory[start : start + length].tobytes()
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return the names of the fields that are present in the FlatBuffers table at a cursor."""
+        """Return the names of the fields that are present in the table."""
         there = []
         for name in names:
             entry = 4 + 2 * self._table.fields[name].slot
@@ -88,15 +84,11 @@ class Cursor:
         return there
 
     def place_of(self, name: str) -> int | None:
-        """Look up the byte position of a scalar or struct field at a cursor in a FlatBuffers payload; None
-        if it is absent.
-        """
+        """Return the byte position of a scalar or struct field of the table; None if it is absent."""
         return self._locate(name, self._table.fields[name])
 
     def numbers(self, name: str) -> tuple[Any, ...] | None:
-        """Look up a single vector of unsigned 32-bit numbers at a cursor in a FlatBuffers payload; None if
-        it is absent.
-        """
+        """Return a field that is a vector of unsigned 32-bit numbers; None if it is absent."""
         at = self._locate(name, self._table.fields[name])
         if at is None:
             return None
@@ -104,9 +96,7 @@ class Cursor:
         return struct.unpack_from(f"<{length}I", self._memory, start)
 
     def children(self, name: str) -> Slots | None:
-        """Look up a vector of tables at a cursor in a FlatBuffers payload, without reading them; None if
-        it is absent.
-        """
+        """Return a field that is a vector of tables, without reading the tables; None if it is absent."""
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:

@@ -162,13 +162,13 @@ class Budget:
         self._shared = max(SHARED_RATIO * payload.size, SMALL_BYTES)
 
     def items(self, lengths: I64, what: str) -> None:
-        """Count the items of FlatBuffers vectors against the budget of a reader."""
+        """Subtract the items of vectors from the budget; raise FormatError if it is exceeded."""
         self._items -= count_items(lengths)
         if self._items < 0:
             self._payload.fail(f"{what} has more items than the file has bytes")
 
     def blobs(self, lengths: I64, shared: bool, what: str) -> None:
-        """Count the bytes of FlatBuffers byte strings against the budget of a reader."""
+        """Subtract the bytes of byte strings from the budget; raise FormatError if it is exceeded."""
         if shared:
             self._shared -= count_items(lengths)
         else:

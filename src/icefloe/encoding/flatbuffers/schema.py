@@ -25,7 +25,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar(Field):
-    """The schema of a FlatBuffers number, which is stored in the table itself. If absent, it is `default`."""
+    """The schema of a FlatBuffers number, which is stored in the table itself. An absent number equals
+    `default`.
+    """
 
     dtype: np.dtype[Any]
     default: int = 0
@@ -41,7 +43,7 @@ class Struct(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes(Field):
-    """The schema of a FlatBuffers string or vector of bytes. Column: `Blobs`."""
+    """The schema of a FlatBuffers string or vector of bytes, which is read into a column of type `Blobs`."""
 
     text: bool = False
     shared: bool = False
@@ -50,8 +52,9 @@ class Bytes(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector(Field):
-    """The schema of a FlatBuffers vector of numbers or of structs. Column: `Ragged` of an array, or a 2-d
-    array."""
+    """The schema of a FlatBuffers vector of numbers or structs, which is read into a `Ragged` column of an
+    array, or into a two-dimensional array.
+    """
 
     dtype: np.dtype[Any]
     """The type of an item; structured for a struct."""
@@ -60,28 +63,30 @@ class Vector(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts(Field):
-    """The schema of a FlatBuffers vector of strings. Column: `Ragged` of `Blobs`."""
+    """The schema of a FlatBuffers vector of strings, which is read into a `Ragged` column of `Blobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children(Field):
-    """The schema of a FlatBuffers vector of tables. Column: `Ragged` of `Tables`."""
+    """The schema of a FlatBuffers vector of tables, which is read into a `Ragged` column of `Tables`."""
 
     table: TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variants(Field):
-    """The schema of a FlatBuffers union: a type byte in `slot` and a table in the next slot. Column:
-    `Union`."""
+    """The schema of a FlatBuffers union: a type byte in `slot` and a table in the next slot, which are read
+    into a column of type `Union`.
+    """
 
     tables: Mapping[int, TableSchema]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child(Field):
-    """The schema of a single child table in FlatBuffers. Column: `Union` in which every present row has type
-    1."""
+    """The schema of a single child table in FlatBuffers, which is read into a `Union` column in which every
+    present row has type 1.
+    """
 
     table: TableSchema
 

@@ -381,9 +381,7 @@ class Inspected:
 
     @property
     def new_names(self) -> dict[str, str]:
-        """The new names of renamed files that references point to, after the inspection of all files, by old
-        name.
-        """
+        """The new names of renamed files to which references point, by old name."""
         return {each.was: each.source.url for each in self.renamed if each.is_referenced}
 
 

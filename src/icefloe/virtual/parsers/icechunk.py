@@ -71,11 +71,13 @@ class _Sources(SourceNumbers):
         self._containers = Containers.of(list(containers))
 
     def of_native(self, ids: NDArray[np.uint8]) -> list[int]:
-        """Number chunk objects, which never change and need no checksum."""
+        """Return source numbers for chunk objects, which never change and need no checksum."""
         return [self.number(Source(f"{self._location}/chunks/{each}", None)) for each in encode_column(ids)]
 
     def of_virtual(self, refs: ArrayManifest) -> list[int]:
-        """Number the files of virtual references, each with the checksum that the repository stores."""
+        """Return source numbers for the files of virtual references, each with the checksum that the
+        repository stores.
+        """
         texts = to_absolute_locations(refs.locations, self._containers)
         etags = refs.etags.texts("etag of a virtual chunk") if len(refs.etags) else []
         rows = np.stack([refs.location_codes, refs.etag_codes, refs.last_modified], axis=1)

@@ -279,7 +279,7 @@ def _find_horizontal_crs(tags: Mapping[str, Any]) -> CRS | None:
 
 
 def _from_code(code: int) -> CRS:
-    """Look up a code of EPSG or, if EPSG does not have it, of ESRI."""
+    """Look up a code in the EPSG registry, or else in the ESRI registry."""
     from pyproj import CRS
     from pyproj.exceptions import CRSError
 
