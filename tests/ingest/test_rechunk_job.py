@@ -315,4 +315,4 @@ def test_rechunk_command_works(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(words) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert main(["rechunk", place, "t", "--chunks", "x=5", "--executor", "threads"]) != 0
-    assert "there are time, lat, lon" in capsys.readouterr().err
+    assert "dimensions are time, lat, lon" in capsys.readouterr().err

@@ -277,7 +277,7 @@ def _find_arrays(workspace: Workspace, path: str, wanted: TargetLayout) -> list[
         there = dict.fromkeys(dim for array in members for dim in array.dims)
         who = f"the array {path} does not have" if alone else f"no array of the group {path} has"
         raise InvalidInputError(
-            f"{who} the dimensions {', '.join(wanted.dims)}; dimensions are {', '.join(there) or 'none'}",
+            f"{who} the dimensions {', '.join(wanted.dims)}; {listed}",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return fitting
