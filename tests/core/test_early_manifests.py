@@ -420,7 +420,7 @@ def test_diff_of_very_many_chunks_lists_them_on_demand(monkeypatch: pytest.Monke
     session.commit("two more")
     listed = repo.diff(from_snapshot_id=_first_of(repo, first), to_branch="main")
 
-    monkeypatch.setattr(chunk_regions, "MOST_LISTED", 4)
+    monkeypatch.setattr(chunk_regions, "MAX_LISTED", 4)
     found = repo.diff(from_snapshot_id=_first_of(repo, first), to_branch="main")
 
     chunks, expected = found.updated_chunks["/a"], [*plain, [7, 2]]

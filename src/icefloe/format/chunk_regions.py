@@ -15,7 +15,7 @@ from icefloe.format.coordinates import Coords
 
 BLOCK_CHUNKS: Final = 1 << 17
 """The largest number of coordinates that are listed at a time."""
-MOST_LISTED: Final = 1 << 20
+MAX_LISTED: Final = 1 << 20
 """The largest number of chunks of one array that are listed all at once."""
 
 Region: TypeAlias = tuple[range, ...] | Coords
@@ -111,7 +111,7 @@ class ListedChunks(Sequence[list[int]]):
 def list_chunks(chunks: Coords | ChunkRegions) -> Sequence[list[int]]:
     """Return the coordinates of the chunks in regions as a list, or as `ListedChunks` if they are very
     many."""
-    if len(chunks) > MOST_LISTED:
+    if len(chunks) > MAX_LISTED:
         return ListedChunks(chunks if isinstance(chunks, ChunkRegions) else ChunkRegions.of_sorted(chunks))
     listed: list[list[int]] = (chunks.coords() if isinstance(chunks, ChunkRegions) else chunks).tolist()
     return listed

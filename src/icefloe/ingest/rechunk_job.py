@@ -276,6 +276,7 @@ def _find_arrays(workspace: Workspace, path: str, wanted: TargetLayout) -> list[
     if not fitting:
         there = dict.fromkeys(dim for array in members for dim in array.dims)
         who = f"the array {path} does not have" if alone else f"no array of the group {path} has"
+        listed = f"dimensions are {', '.join(there)}" if there else "there are none"
         raise InvalidInputError(
             f"{who} the dimensions {', '.join(wanted.dims)}; {listed}",
             ErrorKind.INVALID_ARRAY_METADATA,

@@ -17,8 +17,8 @@ from icefloe.serve.windows import ArrayView
 
 _PATIENCE_S: Final = 0.5
 """The time that a page waits for the size of a repository on this machine."""
-_MOST_ARRAYS: Final = 40
-_MOST_PERIODS: Final = 10
+_MAX_ARRAYS: Final = 40
+_MAX_PERIODS: Final = 10
 """The maximum number of time coordinates to read."""
 
 
@@ -70,9 +70,9 @@ def list_arrays(opened: OpenVersions) -> dict[str, Any] | None:
     except RequestError:
         return None
     session = opened.versions.session(shown.snapshot_id)
-    found, derived = views.contents(session, _MOST_ARRAYS), set(list_derived(session))
+    found, derived = views.contents(session, _MAX_ARRAYS), set(list_derived(session))
     times = [each["path"] for each in found["coordinates"] if each["is_time"]]
-    periods = {path: read_extent(opened.view(shown.snapshot_id, path)) for path in times[:_MOST_PERIODS]}
+    periods = {path: read_extent(opened.view(shown.snapshot_id, path)) for path in times[:_MAX_PERIODS]}
     for each in (*found["data"], *found["coordinates"]):
         group = each["path"].rpartition("/")[0]
         of_dims = (periods.get(f"{group}/{dim}") for dim in each["dims"])

@@ -29,7 +29,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 _MAX_BYTES: Final = 256 << 20
 """The decoded size of a chunk in bytes above which values are not compared."""
 _LABEL_LENGTH: Final = 40
-_MOST_CELLS: Final = 3
+_MAX_CELLS: Final = 3
 _SORTED_CELLS: Final = 1 << 24
 """The number of cells of a chunk above which only the first differing cell is shown, to save memory."""
 _ONE_ELEMENT: Final = re.compile(r"\[(\d+):\d+\]")
@@ -261,7 +261,7 @@ def _find_largest_cells(ours: Values, theirs: Values, differ: NDArray[np.bool_])
         with np.errstate(all="ignore"):
             steps = np.abs(here.astype("f8") - there.astype("f8"))
         found = found[np.argsort(-np.nan_to_num(steps, nan=-1.0), kind="stable")]
-    return [tuple(row) for row in found[:_MOST_CELLS].tolist()]
+    return [tuple(row) for row in found[:_MAX_CELLS].tolist()]
 
 
 def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
