@@ -46,7 +46,7 @@ def test_vendored_file_has_the_hash_in_its_readme() -> None:
     assert {name: hashlib.sha256((DATA / name).read_bytes()).hexdigest() for name, _ in rows} == dict(rows)
 
 
-def test_lines_are_continuous_and_on_the_globe() -> None:
+def test_coastlines_are_continuous_and_on_the_globe() -> None:
     lines = load_coastlines()
 
     assert len(lines) > 100
@@ -54,7 +54,7 @@ def test_lines_are_continuous_and_on_the_globe() -> None:
     assert all(np.abs(line[:, 1]).max() <= 90 for line in lines)
 
 
-def test_no_line_runs_along_the_date_line() -> None:
+def test_no_coastline_runs_along_the_date_line() -> None:
     for line in load_coastlines():
         on_line = np.abs(line[:, 0] % 360 - 180) < 1e-6
         assert not (on_line[1:] & on_line[:-1]).any()
@@ -133,7 +133,7 @@ def test_irregular_latitudes_are_rejected(values: list[float]) -> None:
     assert check_latitudes(np.array(values)) is None
 
 
-def test_line_is_drawn_without_gaps() -> None:
+def test_coastline_is_drawn_without_gaps() -> None:
     pixels = rasterize([np.array([[0.5, 0.5], [0.5, 9.5], [4.5, 9.5]])], (1, 1), (5, 10))
 
     assert pixels[0].all()

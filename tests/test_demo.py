@@ -60,7 +60,7 @@ def test_weather_changes_most_in_the_storm_tracks(weather: Weather) -> None:
     assert change[np.abs(LATITUDES - 48) < 8].mean() > 2.5 * change[np.abs(LATITUDES) < 10].mean()
 
 
-def test_values_are_realistic(weather: Weather) -> None:
+def test_demo_values_are_realistic(weather: Weather) -> None:
     for start in ("2024-01-10", "2024-07-10"):
         field = month(weather, start)
         assert -80 < field.min() < -45

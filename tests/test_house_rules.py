@@ -286,7 +286,7 @@ def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
         "match repo.spec_version:\n    case 1: pass",
     ],
 )
-def test_version_comparison_is_found(text: str) -> None:
+def test_version_comparison_is_detected(text: str) -> None:
     assert len(list(version_comparisons(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(version_comparisons(parse("icefloe.format.spec", text))) == []
 
@@ -308,7 +308,7 @@ def test_capability_checks_are_not_version_comparisons(text: str) -> None:
     "text",
     ["import os\nx = os.environ['A']", "import os\nx = os.getenv('A')", "from os import environ"],
 )
-def test_environment_read_is_found(text: str) -> None:
+def test_environment_read_is_detected(text: str) -> None:
     assert len(list(environment_reads(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(environment_reads(parse("icefloe.cli.main", text))) == []
 
@@ -340,14 +340,14 @@ def test_meaningless_name_is_detected(name: str, text: str) -> None:
     assert len(list(empty_names(parse(name, text)))) == 1
 
 
-def test_shared_class_name_is_found() -> None:
+def test_shared_class_name_is_detected() -> None:
     modules = [parse("icefloe.core.open", "class Plan: pass"), parse("icefloe.serve.app", "class Plan: pass")]
 
     assert len(list(shared_class_names(modules))) == 1
 
 
 @pytest.mark.parametrize("name", ["tests.core.samples", "tests.samples", "tests.upkeep.test_gc"])
-def test_misplaced_test_is_found(name: str) -> None:
+def test_misplaced_test_is_detected(name: str) -> None:
     assert len(list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"}))) == 1
 
 
@@ -365,7 +365,7 @@ def test_correctly_placed_test_is_allowed(name: str) -> None:
     assert list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"})) == []
 
 
-def test_import_from_a_test_is_found() -> None:
+def test_import_from_a_test_is_detected() -> None:
     module = parse(
         "tests.core.test_gc", "from tests.core.test_expire import commit\nfrom tests import support"
     )
@@ -384,14 +384,14 @@ def test_import_from_a_test_is_found() -> None:
         ("def test():\n    import pyspark\n    run('import pyspark')", []),
     ],
 )
-def test_program_with_unmarked_packages_is_found(text: str, missing: list[str]) -> None:
+def test_test_program_with_unmarked_packages_is_detected(text: str, missing: list[str]) -> None:
     found = " ".join(find_unmarked_programs(parse("tests.spark.test_x", text)))
 
     assert [name for name in ("pyarrow", "pyspark") if name in found.partition("needs")[2]] == missing
 
 
 @pytest.mark.parametrize("text", ["'give --on-change ingest'", "f'{x}: --hybrid copies it'", '"(--group)"'])
-def test_option_of_the_command_line_is_found(text: str) -> None:
+def test_command_line_option_in_a_library_message_is_detected(text: str) -> None:
     assert len(list(command_line_options(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(command_line_options(parse("icefloe.cli.main", text))) == []
 
@@ -405,7 +405,7 @@ def test_option_of_the_command_line_is_found(text: str) -> None:
         "re.sub('a', 'b', error.message)",
     ],
 )
-def test_match_on_a_message_is_found(text: str) -> None:
+def test_match_on_an_error_message_is_detected(text: str) -> None:
     body = f"try:\n    work()\nexcept {{}} as error:\n    found = {text}"
 
     assert len(list(matches_on_messages(parse("icefloe.core.open", body.format("InvalidInputError"))))) == 1

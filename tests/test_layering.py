@@ -432,7 +432,7 @@ def test_private_names_of_other_packages_are_imported_in_one_module() -> None:
         "from click._compat import strip_ansi",
     ],
 )
-def test_private_import_is_found(text: str) -> None:
+def test_import_of_a_private_name_is_detected(text: str) -> None:
     assert len(list(private_imports(parse("icefloe.xarray", text)))) == 1
 
 
@@ -465,7 +465,7 @@ NAMES = ["icefloe", "icefloe.core.refs.base", "icefloe.format.v2", "icefloe.stor
         ("icefloe.helpers", ""),
     ],
 )
-def test_upward_import_is_found(name: str, text: str) -> None:
+def test_upward_import_is_detected(name: str, text: str) -> None:
     assert len(list(upward_imports(parse(name, text), NAMES))) == 1
 
 
@@ -477,7 +477,7 @@ def test_upward_import_is_found(name: str, text: str) -> None:
         ("icefloe.query.other", ""),
     ],
 )
-def test_upward_import_inside_a_package_is_found(name: str, text: str) -> None:
+def test_upward_import_inside_a_package_is_detected(name: str, text: str) -> None:
     names = ["icefloe.query.scan.plan", "icefloe.query.sql.parse", "icefloe.query.write.job"]
 
     assert len(list(upward_imports_inside(parse(name, text), names))) == 1
@@ -504,7 +504,7 @@ def test_downward_import_is_allowed(name: str, text: str) -> None:
         ("icefloe.spark.executor", "__import__('icechunk')"),
     ],
 )
-def test_foreign_import_is_found(name: str, text: str) -> None:
+def test_forbidden_import_of_a_foreign_package_is_detected(name: str, text: str) -> None:
     assert len(list(foreign_imports(parse(name, text)))) == 1
 
 
@@ -514,14 +514,14 @@ def test_own_module_with_the_name_of_a_foreign_package_is_allowed() -> None:
     assert list(foreign_imports(module)) == []
 
 
-def test_import_cycle_is_found() -> None:
+def test_import_cycle_is_detected() -> None:
     one = parse("icefloe.core.one", "from icefloe.core.two import b")
     two = parse("icefloe.core.two", "def f():\n    from icefloe.core import one")
 
     assert import_cycle([one, two]) == ["icefloe.core.one", "icefloe.core.two", "icefloe.core.one"]
 
 
-def test_use_of_the_official_package_is_found() -> None:
+def test_use_of_the_official_package_is_detected() -> None:
     assert list(uses_of_official_package(parse("tests.format.test_v2", "import icechunk")))
     assert not list(uses_of_official_package(parse("tests.compat.test_v2", "import icechunk")))
 

@@ -87,7 +87,7 @@ def test_every_installed_test_dependency_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("text", ["numpy>=2", "numpy==2.*", "numpy", "numpy==2.4.6\nNumPy==2.5.4"])
-def test_inexact_or_duplicate_pin_is_found(text: str) -> None:
+def test_inexact_or_duplicate_pin_is_detected(text: str) -> None:
     with pytest.raises(ValueError, match="pin"):
         pins(text)
 

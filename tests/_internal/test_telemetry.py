@@ -47,7 +47,7 @@ def work() -> None:
     session.commit("a group")
 
 
-def test_calls_become_spans(exporter: InMemorySpanExporter) -> None:
+def test_api_calls_become_spans(exporter: InMemorySpanExporter) -> None:
     telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("icechunk=info"))
 
     work()
@@ -77,7 +77,7 @@ def test_log_records_are_events_of_their_span(
         ("off", []),
     ],
 )
-def test_filter_selects_spans(exporter: InMemorySpanExporter, directive: str, wanted: list[str]) -> None:
+def test_log_filter_selects_spans(exporter: InMemorySpanExporter, directive: str, wanted: list[str]) -> None:
     telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter(directive))
 
     work()

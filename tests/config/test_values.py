@@ -25,7 +25,7 @@ def test_repr_is_code_that_creates_the_same_value() -> None:
     assert eval(repr(config), {"icefloe": icefloe}) == config
 
 
-def test_str_shows_defaults() -> None:
+def test_str_of_a_config_shows_defaults() -> None:
     text = str(c.RepositoryConfig(compression=c.CompressionConfig(level=2)))
 
     assert "inline_chunk_threshold_bytes: 512 (default)" in text

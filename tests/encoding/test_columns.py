@@ -76,7 +76,7 @@ def test_scattered_blobs_are_selected_and_compacted(
 
 
 @given(st.lists(scattered(), min_size=1, max_size=4))
-def test_blobs_are_joined(parts: list[tuple[Blobs, list[bytes]]]) -> None:
+def test_columns_of_blobs_are_concatenated(parts: list[tuple[Blobs, list[bytes]]]) -> None:
     whole = Blobs.concat([blobs for blobs, _ in parts])
 
     assert whole.tolist() == [item for _, items in parts for item in items]

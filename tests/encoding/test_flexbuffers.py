@@ -163,7 +163,7 @@ def test_nan_is_read_as_none() -> None:
     assert flexbuffers.loads(struct.pack("<dd", 0.5, float("inf")) + b"\x10\x4b\x01") == [0.5, None]
 
 
-def test_keys_may_come_in_another_order() -> None:
+def test_map_keys_may_be_in_any_order() -> None:
     # As {"a": 1, "b": 2}, with the two offsets in the vector of keys exchanged.
     assert flexbuffers.loads(bytes.fromhex("6100620002030602010201020808042401")) == {"b": 1, "a": 2}
 

@@ -93,7 +93,7 @@ def test_wrong_values_raise_input_errors_with_the_position(value: object, senten
     assert caught.value.kind == "bad-metadata"
 
 
-def test_nesting_is_limited() -> None:
+def test_json_nesting_is_limited() -> None:
     allowed: Any = 1
     for _ in range(MAX_DEPTH):
         allowed = [allowed]

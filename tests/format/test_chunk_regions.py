@@ -42,7 +42,7 @@ def list_by_hand(chunks: ChunkRegions) -> list[tuple[int, ...]]:
 
 @settings(max_examples=30)
 @given(regions(), st.integers(1, 9))
-def test_regions_are_listed_in_order_and_once(chunks: ChunkRegions, size: int) -> None:
+def test_chunk_regions_are_listed_once_and_in_order(chunks: ChunkRegions, size: int) -> None:
     with patch.object(chunk_regions, "BLOCK_CHUNKS", size):
         blocks = list(chunks.blocks())
         count = len(chunks)

@@ -105,7 +105,7 @@ def test_all_golden_repositories_and_files_exist() -> None:
     assert found == FILES
 
 
-def test_all_expectations_exist() -> None:
+def test_every_golden_repository_has_expectations() -> None:
     found: Counter[str] = Counter()
     for name in golden.NAMES:
         for snapshot in golden.load(name).expected["snapshots"].values():

@@ -50,7 +50,7 @@ def a_log(*, in_columns: bool) -> updates.Updates:
 
 
 @pytest.mark.parametrize("in_columns", [False, True])
-def test_paged_entries_equal_single_entries(in_columns: bool) -> None:
+def test_history_read_in_pages_equals_history_read_one_by_one(in_columns: bool) -> None:
     assert {type(kind) for kind in KINDS} == set(updates.UPDATE_TYPES)
     log = a_log(in_columns=in_columns)
 

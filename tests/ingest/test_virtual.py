@@ -114,7 +114,7 @@ def _parent(repo: Repository) -> str:
     return [info.id for info in repo.ancestry(branch="main")][1]
 
 
-def test_copies_and_manifests_of_tasks_are_merged(tmp_path: Path) -> None:
+def test_copied_chunks_and_manifests_of_tasks_are_merged(tmp_path: Path) -> None:
     files = chunked(tmp_path, 4, 2)
     files += chunked(tmp_path, 2, first=6, shuffle=False)
     files += chunked(tmp_path, 6, first=8)

@@ -46,7 +46,7 @@ def test_links_to_other_versions_keep_the_view(client: httpx.Client, repo: Repos
     assert 'href="/compare/main...main/a' not in html
 
 
-def test_kept_views_of_a_hostile_url_are_escaped(client: httpx.Client) -> None:
+def test_view_parameters_of_a_hostile_url_are_escaped(client: httpx.Client) -> None:
     html = client.get("/array/main/a", params={"i.x": '"><script>alert(1)</script>'}).text
 
     assert "<script>alert" not in html

@@ -86,7 +86,7 @@ def client(repo: Repository, folder: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("url", PAGES + DATA)
-def test_every_page_responds_without_writing(client: httpx.Client, url: str) -> None:
+def test_every_page_responds_without_writing_to_the_repository(client: httpx.Client, url: str) -> None:
     found = client.get(url)
 
     assert found.status_code == 200, found.text

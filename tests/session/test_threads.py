@@ -196,7 +196,7 @@ def test_move_during_a_commit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(moved) == ["a"]
 
 
-def test_two_threads_commit_a_session_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_committed_by_two_threads_makes_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1

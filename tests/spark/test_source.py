@@ -84,7 +84,7 @@ def test_source_can_be_a_temporary_view_in_sql(spark: Any, folder: str) -> None:
     assert found[2] == pytest.approx(float(expected.astype("f8").mean()))
 
 
-def test_schema_selects_columns(spark: Any, folder: str) -> None:
+def test_spark_schema_selects_columns(spark: Any, folder: str) -> None:
     reader = spark.read.format("icechunk").option("path", folder)
 
     found = reader.schema("t2m float, lat double").load()

@@ -276,7 +276,7 @@ def jobs(spark: Any) -> list[str | None]:
     return [description.get() if description.isDefined() else None for description in found]
 
 
-def test_jobs_have_descriptions(spark: Any, repo: icefloe.Repository) -> None:
+def test_spark_jobs_have_descriptions(spark: Any, repo: icefloe.Repository) -> None:
     path, tip = repo.storage.describe()["path"], repo.lookup_branch("main")
     spark.sparkContext.setJobDescription(None)
 

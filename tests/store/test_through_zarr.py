@@ -226,7 +226,7 @@ def test_arrays_without_elements_or_dimensions_work(spec_version: int, shape: tu
 
 
 @pytest.mark.parametrize("name", ["naïve", "中文/数据", "c", "c/c/0", "0/1", "zarr.json", "a b#?%", "é" * 60])
-def test_unusual_names_work(repo: Repository, name: str) -> None:
+def test_unusual_node_names_work(repo: Repository, name: str) -> None:
     root = committed(
         repo, lambda store: zarr.create_array(store, name=name, data=np.arange(600), chunks=(300,))
     )

@@ -214,7 +214,7 @@ def test_columns_may_be_lists_or_arrays(session: Session) -> None:
     assert len(refs_of(session, "/a")) == 4
 
 
-def test_columns_are_copied(session: Session) -> None:
+def test_reference_columns_are_copied(session: Session) -> None:
     offsets = u64(0, 2, 4, 6)
     session.store.set_virtual_refs_arr("a", (4,), [URL] * 4, offsets, u64(2, 2, 2, 2))
 
@@ -287,7 +287,7 @@ def test_async_reference_methods_equal_the_blocking_methods(session: Session) ->
     assert list(refs_of(session, "/a")) == [(0,), (2,)]
 
 
-def test_iterator_yields_columns(session: Session) -> None:
+def test_reference_iterator_yields_columns(session: Session) -> None:
     array = zarr.open_array(session.store, path="a")
     array[0:2] = 7
     session.store.set_virtual_ref("a/c/2", "vcc://main/b.nc", offset=3, length=2)
@@ -304,7 +304,7 @@ def test_iterator_yields_columns(session: Session) -> None:
     assert (inlined, last) == ({0: b"\x07\x07"}, {})
 
 
-def test_iterator_yields_ids_of_native_chunks(session: Session) -> None:
+def test_reference_iterator_yields_ids_of_native_chunks(session: Session) -> None:
     array = zarr.create_array(session.store, name="big", shape=(2000,), chunks=(1000,), dtype="u1")
     array[:] = np.random.default_rng(0).integers(0, 256, 2000, np.uint8)
 
@@ -315,7 +315,7 @@ def test_iterator_yields_ids_of_native_chunks(session: Session) -> None:
     assert (lengths > 512).all()
 
 
-def test_iterator_is_empty_without_an_array(session: Session) -> None:
+def test_reference_iterator_is_empty_without_an_array(session: Session) -> None:
     async def collect() -> list[Any]:
         return [batch async for batch in session.store.array_chunk_iterator("a")]
 

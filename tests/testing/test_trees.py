@@ -117,7 +117,7 @@ def test_model_shifts_chunks_as_a_session_does(offset: tuple[int, ...], first: i
     np.testing.assert_array_equal(zarr.open_array(before, path="a")[:], [1, 2, 3, 4, 0])
 
 
-def test_relations_of_paths_are_determined() -> None:
+def test_path_relations_are_recognized() -> None:
     assert trees.child_names_at("foo", {"foo/a", "foo/b/c", "foobar/d"}) == {"a", "b"}
     assert trees.child_names_at("", {"foo", "bar/baz"}) == {"foo", "bar"}
     assert trees.is_descendant("a/b", "a")
@@ -163,7 +163,7 @@ def test_moves_are_sorted_segment_by_segment() -> None:
 
 
 @given(st.data())
-def test_drawn_configurations_can_be_stored(data: st.DataObject) -> None:
+def test_generated_configurations_can_be_stored(data: st.DataObject) -> None:
     arrays = [
         zarr.create_array({}, name=f"g/{i}", shape=shape, dtype="i1", dimension_names=names)
         for i, (shape, names) in enumerate([((3, 4), ("t", None)), ((5,), None), ((), None)])
@@ -184,7 +184,7 @@ def test_drawn_configurations_can_be_stored(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_drawn_times_fall_between_snapshots(data: st.DataObject) -> None:
+def test_generated_times_fall_between_snapshots(data: st.DataObject) -> None:
     storage = icefloe.in_memory_storage()
     repo = icefloe.Repository.create(storage)
     for i in range(3):

@@ -308,7 +308,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(client.base_url).rstrip("/")
 
 
-def test_statistics_give_the_colours_the_range_of_all_values(browser: Browser, gaps: str) -> None:
+def test_statistics_set_the_colour_range_to_all_values(browser: Browser, gaps: str) -> None:
     with visiting(browser, gaps + "/array/main/tas") as visit:
         visit.wait_until_drawn("0,0,0")
         whole = visit.page.inner_text("#low"), visit.page.inner_text("#high")

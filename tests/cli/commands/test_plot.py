@@ -130,7 +130,7 @@ def test_plot_is_coloured_on_a_terminal() -> None:
 @pytest.mark.parametrize(
     "words", [["t", "--isel", "time=0"], ["t", "--isel", "lat=0", "--isel", "lon=0"], ["nothing"]]
 )
-def test_files_are_drawn(
+def test_plots_are_written_to_files(
     words: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "picture.png"

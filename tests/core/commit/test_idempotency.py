@@ -96,7 +96,7 @@ def test_second_run_of_a_job_commits_nothing(repo: Repository) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("at", [0, 3], ids=["same chunk", "other chunk"])
-def test_commit_of_a_faster_twin_is_found(repo: Repository, solver: str, at: int) -> None:
+def test_commit_by_a_faster_copy_of_the_job_is_found(repo: Repository, solver: str, at: int) -> None:
     session = writing(repo, 5, at)
     job(repo)
 
@@ -131,7 +131,7 @@ def intervene(
 @pytest.mark.parametrize("solver", ["ours", "theirs", "detect"])
 @pytest.mark.parametrize("at", [0, 3], ids=["same chunk", "other chunk"])
 @pytest.mark.parametrize("moment", range(8))
-def test_commit_of_a_twin_is_found_at_any_moment(
+def test_commit_by_a_copy_of_the_job_is_found_at_any_moment(
     repo: Repository, solver: str, at: int, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer commits first, so that the session must rebase; the twin commits later."""
@@ -150,7 +150,7 @@ def test_commit_of_a_twin_is_found_at_any_moment(
     assert branch_has(rivals, NIGHTLY)
 
 
-def test_conflict_with_another_writer_is_still_raised(repo: Repository) -> None:
+def test_commit_with_a_key_still_conflicts_with_another_writer(repo: Repository) -> None:
     late = writing(repo, 5)
     writing(repo, 9).commit("somebody else")
 

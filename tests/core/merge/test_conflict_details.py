@@ -91,7 +91,7 @@ def test_details_contain_labels_and_differences(spec_version: int) -> None:
     )
 
 
-def test_error_and_table_show_details() -> None:
+def test_conflict_error_and_table_show_details() -> None:
     repo = weather()
     for branch, value in (("main", 1), ("dev", 3)):
         put(repo, branch, {"t2m": (np.s_[0, 0, 0], value)})

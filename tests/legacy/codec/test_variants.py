@@ -83,7 +83,7 @@ ALPHA_VARIANTS = {"maps": as_maps, "suffixes": with_suffix, "history the other w
 
 
 @pytest.mark.parametrize("variant", ALPHA_VARIANTS)
-def test_messagepack_variants_are_equivalent(variant: str) -> None:
+def test_messagepack_variants_decode_to_the_same_values(variant: str) -> None:
     files = golden.load(ALPHA).files
     expected = described(Repository.open(place(files)))
 
@@ -178,7 +178,7 @@ DRAFT_VARIANTS: dict[str, Callable[[Mapping[str, bytes]], dict[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("variant", DRAFT_VARIANTS)
-def test_draft_variants_are_equivalent(variant: str) -> None:
+def test_variants_of_the_draft_format_decode_to_the_same_values(variant: str) -> None:
     files = golden.load(DRAFT).files
     expected = described(Repository.open(place(files)))
 

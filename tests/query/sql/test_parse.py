@@ -71,7 +71,7 @@ def test_pruning_chunks_does_not_change_query_results(text: str) -> None:
         f"SELECT count(*) FROM w WHERE {' OR '.join(f'lon = {each}' for each in range(400))}",
     ],
 )
-def test_unusual_queries_are_analyzed(text: str) -> None:
+def test_unusual_queries_are_parsed_correctly(text: str) -> None:
     check(text.replace('"x"', "'x'"))
 
 
