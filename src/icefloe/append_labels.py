@@ -12,6 +12,8 @@ from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, InvalidInputError
 
 _CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
+_FIRST_GREGORIAN_YEAR: Final = 1583
+"""The first whole year in which the standard and the proleptic calendar agree."""
 _STANDARD: Final = ("standard", "gregorian", "proleptic_gregorian")
 
 
@@ -32,6 +34,16 @@ def check_order(ds: xr.Dataset, dim: str) -> None:
             raise make_misfit_error(
                 f"labels along {dim} must be strictly ascending: {after} follows {before}"
             )
+
+
+def to_numpy_times(ds: xr.Dataset, dim: str) -> xr.Dataset:
+    """Convert labels of cftime in the standard calendar to numpy, as which xarray reads them again."""
+    labels = ds.indexes.get(dim)
+    if not isinstance(labels, xr.CFTimeIndex) or not len(labels) or labels.calendar not in _STANDARD:
+        return ds
+    if min(labels.year) < _FIRST_GREGORIAN_YEAR:
+        return ds
+    return ds.assign_coords({dim: (dim, labels.to_datetimeindex(time_unit="us"), ds[dim].attrs)})
 
 
 def check_coding(ds: xr.Dataset, stored: xr.Dataset, dim: str) -> None:
@@ -63,13 +75,13 @@ def check_coding(ds: xr.Dataset, stored: xr.Dataset, dim: str) -> None:
 
 def _check_calendar(own: xr.Variable, known: xr.Variable, dim: str) -> None:
     """Raise an error if times have another calendar than the stored times."""
-    mine, theirs = (_get_calendar(each) for each in (own, known))
+    mine, theirs = (get_calendar(each) for each in (own, known))
     if mine is None or theirs is None or mine == theirs or {mine, theirs} <= set(_STANDARD):
         return
     raise make_misfit_error(f"{dim} has the calendar {mine}, but is stored with the calendar {theirs}")
 
 
-def _get_calendar(times: xr.Variable) -> str | None:
+def get_calendar(times: xr.Variable) -> str | None:
     """Return the calendar of times; None for other values."""
     try:
         return str(xr.DataArray(times).dt.calendar)

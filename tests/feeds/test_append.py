@@ -233,6 +233,20 @@ def test_append_of_an_incompatible_dataset_is_rejected(
     assert repo.lookup_branch("main") == tip
 
 
+@pytest.mark.parametrize("calendar", ["360_day", "noleap", "standard"])
+def test_later_times_of_any_calendar_fit_a_coordinate_that_began_with_one_day(calendar: str) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    days = xr.date_range("2001-02-27", periods=2, freq="6h", calendar=calendar, use_cftime=True)
+
+    for number in (0, 1):
+        rows = xr.Dataset({"t": ("time", [float(number)])}, coords={"time": days[number : number + 1]})
+        icefloe.append(rows, repo)
+
+    found = xr.open_zarr(repo.readonly_session("main").store, consolidated=False)
+    assert found.time.dt.hour.values.tolist() == [0, 6]
+    assert found.time.dt.calendar in (calendar, "proleptic_gregorian")
+
+
 def test_append_to_a_rectilinear_grid_is_rejected() -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")

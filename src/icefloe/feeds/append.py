@@ -20,7 +20,7 @@ import zarr
 
 from icefloe._internal.paths import join
 from icefloe._internal.report import Report
-from icefloe.append_labels import check_coding, check_order, make_misfit_error
+from icefloe.append_labels import check_coding, check_order, get_calendar, make_misfit_error, to_numpy_times
 from icefloe.core.chunk_values import get_chunk_shape
 from icefloe.core.commit.idempotency import CommitKey, has_key
 from icefloe.core.dimensions import find_axis
@@ -185,7 +185,7 @@ class _Rows:
     """A dataset to append."""
 
     def __init__(self, ds: xr.Dataset, dim: str, group: str | None) -> None:
-        self._ds, self._dim, self._group = ds, dim, group
+        self._ds, self._dim, self._group = to_numpy_times(ds, dim), dim, group
         if dim not in ds.dims:
             raise make_misfit_error(
                 f"the dataset has no dimension {dim}; it has {', '.join(map(str, ds.dims))}"
@@ -232,11 +232,11 @@ class _Rows:
         if dim in ds.coords:
             ds = ds.copy()
             its: dict[str, Any] = {"chunks": (max(self.length, _LABELS_PER_CHUNK),)}
-            if ds[dim].dtype.kind == "M":
+            if (calendar := get_calendar(ds.variables[dim])) is not None:
                 # xarray would choose units that suit the first labels, such as days for a single midnight.
-                is_whole = bool((ds[dim].values == ds[dim].values.astype("M8[s]")).all())
+                is_whole = not ds[dim].dt.microsecond.any()
                 unit = "seconds" if is_whole else "microseconds"
-                its |= {"units": f"{unit} since 1970-01-01", "dtype": "int64"}
+                its |= {"units": f"{unit} since 1970-01-01", "calendar": calendar, "dtype": "int64"}
                 ds[dim].encoding = {}
             encoding = {**encoding, dim: {**its, **encoding.get(dim, {})}}
         to_icechunk(ds, session, group=self._group, mode="a", encoding=encoding)
