@@ -222,7 +222,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "serve": (
         ("app",),
         ("pages", "gateway"),
-        ("data", "line_plot", "first_page"),
+        ("data", "line_plot", "first_page", "assets"),
         ("views",),
         ("snippets", "log", "derived", "array_plot_config", "difference_plot", "positions", "quality"),
         ("requests", "compare", "chunkmap", "series", "array_plot"),

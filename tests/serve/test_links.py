@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 import zarr
+from zarr.core.sync import sync
 
 from icefloe import Repository, local_filesystem_storage
 from icefloe.cli.main import main
@@ -149,3 +150,22 @@ def test_links_select_a_branch_that_has_the_name_of_a_tag() -> None:
 
     assert len(seen) > 40
     assert broken == set()
+
+
+def test_links_lead_only_to_versions_that_have_the_array() -> None:
+    repo = memory_repository(np.ones(4), (2,))
+    with repo.transaction("main", message="delete") as store:
+        sync(store.delete_dir("a"))
+    repo.create_branch("other", repo.lookup_branch("main"))
+    with repo.transaction("other", message="b") as store:
+        zarr.create_array(store, name="b", shape=(3,), dtype="f4")[...] = 5
+    with serving(repo) as client:
+        storage = client.get("/storage").text
+        rail = client.get("/array/other/b").text.split('class="rail"')[1].split("</ol>")[0]
+        missing = client.get("/array/main/b")
+
+    assert "(deleted)" in storage
+    assert re.findall(r'href="(/array/[^"]*)"', storage) == ["/array/branch%3Aother/b"]
+    assert len(re.findall("<a ", rail)) == 1
+    assert missing.status_code == 404
+    assert 'href="/tree/main">To the contents of main' in missing.text

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import mimetypes
 import shlex
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Any, Final, TypeVar
 
-import jinja2
 import numpy as np
 
-from icefloe._internal.amounts import counted
 from icefloe._internal.concurrency import get_pool
-from icefloe._internal.paths import LEDGERS, ROOT, get_parent, is_within
+from icefloe._internal.paths import ROOT
 from icefloe._version import __version__
-from icefloe.charts import COLOUR_MAPS, draw_line
+from icefloe.charts import draw_line
 from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.derive.pyramid import find_levels
 from icefloe.errors import IcechunkError
@@ -47,6 +42,7 @@ from icefloe.serve.asgi import (
     as_request_error,
     respond,
 )
+from icefloe.serve.assets import render, static_asset
 from icefloe.serve.chunkmap import MAX_CHUNKS_COUNTED, count_references, label_chunks
 from icefloe.serve.compare import (
     NodeChange,
@@ -69,7 +65,6 @@ from icefloe.serve.first_page import RepositorySize, list_arrays, read_extent
 from icefloe.serve.line_plot import describe_line, series_url
 from icefloe.serve.log import read_log
 from icefloe.serve.positions import (
-    VIEW_NAMES,
     describe_view,
     has_labels,
     list_places,
@@ -101,11 +96,6 @@ T = TypeVar("T")
 
 _STALE_S: Final = 2.0
 _MAX_STALE: Final = 1000
-_CONTROLS: Final = {
-    code: f"\u27e8U+{code:04X}\u27e9"
-    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-    if chr(code) not in "\t\n\r"
-}
 _MAX_EXTENTS: Final = 50
 """The maximum number of changed arrays whose extents are shown with labels."""
 
@@ -157,12 +147,12 @@ class Pages:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         head = scope["method"] == "HEAD"
-        is_page = True
+        is_page, request = True, None
         try:
             request = parse_request(scope)
             first = request.segments[0] if request.segments else ""
             if first == "static":
-                found = _static("/".join(request.segments[1:]))
+                found = static_asset("/".join(request.segments[1:]))
             elif first == "api":
                 is_page = False
                 found = await self._data.answer(request, receive)
@@ -173,25 +163,25 @@ class Pages:
         except CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - every failure is a page of its own
-            found = self._failed(as_request_error(error, self._settings.explain), is_page=is_page)
+            found = self._failed(as_request_error(error, self._settings.explain), request, is_page=is_page)
         if request_has(scope, found):
             await respond(send, 304, b"", found.headers, head=True)
             return
         await respond(send, found.status, found.body, found.headers, head=head)
 
-    def _failed(self, error: RequestError, *, is_page: bool) -> Response:
+    def _failed(self, error: RequestError, request: Request | None, *, is_page: bool) -> Response:
         headers = [NO_STORE, *error.headers]
         if not is_page:
             body = json.dumps({"error": error.text}).encode()
             return Response(body, [JSON, *headers], error.status)
-        page = (
-            _templates()
-            .get_template("error.html")
-            .render(
-                status=error.status, text=error.text, links=views, version=__version__, shown=None, path=""
-            )
+        page = render(
+            "error.html",
+            status=error.status,
+            text=error.text,
+            links=views,
+            version=_version_of(error, request),
         )
-        return Response(_encode(page), [HTML, *headers], error.status)
+        return Response(page, [HTML, *headers], error.status)
 
     # What pages share
 
@@ -202,23 +192,20 @@ class Pages:
 
     def _render(self, template: str, shown: ShownVersion | None, path: str = "", **values: Any) -> Response:
         facts = self._get_cached_facts("facts", lambda: views.repository_facts(self._opened.versions.repo))
-        text = (
-            _templates()
-            .get_template(template)
-            .render(
-                links=views,
-                version=__version__,
-                shown=shown,
-                path=path,
-                earlier=self._list_earlier(shown),
-                repository=facts,
-                branch=partial(views.branch_version, facts["tags"]),
-                main=views.branch_version(facts["tags"], "main"),
-                title=_location_name(self._settings.location or facts["storage"]),
-                **{"array_view": "", "compare_view": "", **values},
-            )
+        body = render(
+            template,
+            links=views,
+            version=__version__,
+            shown=shown,
+            path=path,
+            earlier=self._list_earlier(shown),
+            repository=facts,
+            branch=partial(views.branch_version, facts["tags"]),
+            main=views.branch_version(facts["tags"], "main"),
+            title=_location_name(self._settings.location or facts["storage"]),
+            **{"array_view": "", "compare_view": "", **values},
         )
-        return Response(_encode(text), [HTML, NO_CACHE])
+        return Response(body, [HTML, NO_CACHE])
 
     def _list_earlier(self, shown: ShownVersion | None) -> list[tuple[str, str]]:
         """List the earlier versions with which a page offers to compare its version."""
@@ -368,7 +355,9 @@ class Pages:
             "attributes": views.attribute_rows(view.attributes),
             "chunk_facts": views.chunk_facts(view) if _has_few_chunks(request, view) else None,
             "chunk_count": count_references(view.session, view.node),
-            "commits": views.recent_commits(self._opened.versions.repo, version),
+            "commits": views.recent_commits(
+                self._opened.versions.repo, version, partial(self._has_array, view.path)
+            ),
             "contents": views.contents(session),
             "snippets": self._snippets(request, shown, view, layout),
             "source": source,
@@ -379,6 +368,14 @@ class Pages:
             "chunk": self._chunk(request, shown, view),
             "query_with": partial(query_with, request),
         }
+
+    def _has_array(self, path: str, snapshot_id: str) -> bool:
+        """Return whether a snapshot has an array; not examined if the storage is slow."""
+        versions = self._opened.versions
+        if not versions.answers_at_once:
+            return True
+        node = versions.session(snapshot_id)._workspace.node(path)
+        return node is not None and isinstance(node.node_data, ArrayNodeData)
 
     def _check_statistics(
         self, request: Request, *versions: tuple[ShownVersion, ArrayView]
@@ -623,9 +620,11 @@ class Pages:
         )
 
     def _storage(self, request: Request) -> Response:
-        problem, facts = "", None
+        problem, facts, versions = "", None, self._opened.versions
         try:
-            facts = self._get_cached_facts("storage", lambda: views.storage_facts(self._opened.versions.repo))
+            facts = self._get_cached_facts(
+                "storage", lambda: views.storage_facts(versions.repo, versions.session)
+            )
         except IcechunkError as error:
             problem = as_request_error(error, self._settings.explain).text
         return self._render("storage.html", None, storage=facts, problem=problem)
@@ -646,11 +645,11 @@ class Pages:
         )
 
 
-def _encode(page: str) -> bytes:
-    """Encode a page. Names can contain lone surrogates, which UTF-8 does not have, and characters that
-    control a terminal or the direction of text; both are shown by their code.
-    """
-    return page.translate(_CONTROLS).encode("utf-8", "backslashreplace")
+def _version_of(error: RequestError, request: Request | None) -> str:
+    """Return the version in whose contents a user can look for a node that was not found."""
+    if request is None or error.status != 404 or request.segments[:1] not in (("array",), ("log",)):
+        return ""
+    return request.segments[1] if len(request.segments) > 2 else ""
 
 
 def _has_few_chunks(request: Request, view: ArrayView) -> bool:
@@ -661,39 +660,3 @@ def _has_few_chunks(request: Request, view: ArrayView) -> bool:
 
 def _location_name(location: str) -> str:
     return location.rstrip("/)").rpartition("/")[2] or location
-
-
-@cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("icefloe.serve"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["plain"] = lambda value: "-" if value is None else f"{value:.6g}"
-    environment.filters["size"] = views.size_text
-    environment.tests["ledger"] = lambda path: is_within(path, LEDGERS)
-    environment.tests["snapshot_id"] = views.is_snapshot_id
-    environment.filters["counted"] = counted
-    environment.globals["view_names"] = VIEW_NAMES
-    environment.globals["colour_maps"] = [*COLOUR_MAPS]
-    environment.globals["parent_of"] = lambda path: get_parent(path) or ROOT
-    return environment
-
-
-@cache
-def _static(name: str) -> Response:
-    """Return a static asset, such as a script."""
-    folder = files("icefloe.serve").joinpath("static")
-    known = {each.name for each in folder.iterdir()}
-    if name == "colours.js":
-        body = f"export const COLOUR_MAPS = {json.dumps(COLOUR_MAPS)};\n".encode()
-    elif name in known:
-        body = folder.joinpath(name).read_bytes()
-    else:
-        raise RequestError(404, "file not found")
-    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "text/plain"
-    tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode()
-    return Response(body, [(b"content-type", kind.encode()), NO_CACHE, (b"etag", tag)])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import islice
@@ -45,6 +45,8 @@ _FILL_VALUES: Final = ("_FillValue", "missing_value")
 _NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
 _MAX_TEXT: Final = 2000
 _MAX_NODES: Final = 2000
+_MAX_SEARCHED: Final = 20
+"""The maximum number of branches, and of tags, that are searched for an array."""
 
 
 def version_url(page: str, version: str, path: str = "") -> str:
@@ -306,14 +308,16 @@ class _Pyramids:
         return self._known[group]
 
 
-def recent_commits(repo: Repository, version: ResolvedVersion, most: int = 12) -> list[dict[str, Any]]:
-    """List the newest commits of a version for the sidebar."""
+def recent_commits(
+    repo: Repository, version: ResolvedVersion, has_array: Callable[[str], bool], most: int = 12
+) -> list[dict[str, Any]]:
+    """List the newest commits of a version for the sidebar, and whether they have an array."""
     return [
         {
             "id": info.id,
             "title": shortened(info.message.partition("\n")[0], 120),
             "time": time_text(info.written_at),
-            "is_first": info.parent_id is None,
+            "is_without": info.parent_id is None or not has_array(info.id),
         }
         for info in islice(repo.ancestry(snapshot_id=version.snapshot_id), most)
     ]
@@ -412,14 +416,29 @@ def _split_words(name: str) -> str:
     return text.replace("g c ", "garbage collection ").replace("repo ", "repository ").capitalize()
 
 
-def storage_facts(repo: Repository) -> dict[str, Any]:
+def storage_facts(repo: Repository, open_session: Callable[[str], Session]) -> dict[str, Any]:
     """Count the stored bytes by array and by snapshot."""
     arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
     return {
-        "arrays": _list_rows(arrays, "array"),
+        "arrays": [
+            {**row, "version": _find_version_with(repo, row["key"], open_session)}
+            for row in _list_rows(arrays, "array")
+        ],
         "snapshots": _list_rows(snapshots, "snapshot"),
         "kinds": [kind for kind in ("native", "virtual", "inlined") if np.any(arrays[f"{kind}_bytes"])],
     }
+
+
+def _find_version_with(repo: Repository, path: str, open_session: Callable[[str], Session]) -> str:
+    """Find a version that has an array: main if possible; empty if the array was deleted everywhere."""
+    if not path.startswith("/"):
+        return ""
+    branches = ["main", *sorted(repo.list_branches() - {"main"})[:_MAX_SEARCHED]]
+    tags = sorted(repo.list_tags())[:_MAX_SEARCHED]
+    tips = {f"branch:{name}": repo.lookup_branch(name) for name in branches}
+    tips |= {f"tag:{name}": repo.lookup_tag(name) for name in tags}
+    having = (each for each, id in tips.items() if open_session(id)._workspace.node(path) is not None)
+    return next(having, "")
 
 
 def _list_rows(table: Table, key: str) -> list[dict[str, Any]]:
