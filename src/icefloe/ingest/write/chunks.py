@@ -40,6 +40,7 @@ from icefloe.ingest.plan.task_blocks import (
 from icefloe.ingest.plan.tasks import Block, TaskPlan
 from icefloe.ingest.read_options import ReadOptions
 from icefloe.ingest.records import StoredGroup, Target, join_path
+from icefloe.ingest.write.direct_read import open_hdf5_group, read_into
 from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession
 
@@ -309,6 +310,8 @@ class _Sources:
     def __init__(self, task: WriteTask) -> None:
         self._task = task
         self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
+        self._hdf5: dict[int, Any] = {}
+        """The groups of open HDF5 files, None for other sources."""
         self._used: set[int] = set()
 
     def __enter__(self) -> _Sources:
@@ -354,6 +357,15 @@ class _Sources:
             if number == EXISTING:
                 raise
             raise _ReadError(number, f"{target.name} cannot be read: {explain(error)}") from error
+
+    def read_into(self, data: Any, piece: Pieces, target: Target) -> bool:
+        """Read a piece directly into a block. Return False if it must be read in parts."""
+        number = int(piece.source[0])
+        if (number, target.name) not in self._task.copied:
+            return False
+        with self._report_errors(number, target):
+            raw = self._open_dataset(number, decoded=False).variables[target.name]
+            return read_into(data, piece, self._hdf5[number], target.name, raw)
 
     def split(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
         """Split a piece into parts that fit into the memory of the task."""
@@ -407,8 +419,9 @@ class _Sources:
             if len(self._open) >= _OPEN_FILES:
                 oldest = next(iter(self._open))
                 self._open.pop(oldest)[0].close()
-            stack = ExitStack()
-            raw = stack.enter_context(open_raw(self._task.sources[number], self._task.reading))
+            stack, source = ExitStack(), self._task.sources[number]
+            raw = stack.enter_context(open_raw(source, self._task.reading))
+            self._hdf5[number] = stack.enter_context(open_hdf5_group(source, self._task.reading))
             self._open[number] = (stack, raw, None)
             self._used.add(number)
         stack, raw, shown = self._open[number]
@@ -485,7 +498,10 @@ def _assemble_block(
     if not covered:
         data[...] = get_missing_value(target)
     for row in range(len(pieces)):
-        for part in sources.split(pieces.select(slice(row, row + 1)), target):
+        piece = pieces.select(slice(row, row + 1))
+        if sources.read_into(data, piece, target):
+            continue
+        for part in sources.split(piece, target):
             place = zip(part.starts[0].tolist(), part.shape[0].tolist(), strict=True)
             values = sources.read(int(part.source[0]), target, _make_key(part))
             data[tuple(slice(start, start + size) for start, size in place)] = _arrange_axes(part, values)
