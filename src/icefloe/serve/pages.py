@@ -67,6 +67,7 @@ from icefloe.serve.log import read_log
 from icefloe.serve.positions import (
     describe_view,
     has_labels,
+    label_region,
     list_places,
     parse_positions,
     query_with,
@@ -634,6 +635,9 @@ class Pages:
         session = self._opened.versions.session(shown.snapshot_id)
         wanted = request.query.get("file", "")
         ledger = views.ledger_facts(session, wanted, request.number("page", 1))
+        open_view = partial(self._opened.view, shown.snapshot_id)
+        for row in ledger["rows"]:
+            row["covers"] = label_region(open_view, row["arrays"][0], row["box"]) if row["arrays"] else ""
         return self._render("ledger.html", shown, ledger=ledger)
 
     def _health(self, request: Request) -> Response:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlencode
 
+from icefloe.errors import IcechunkError
 from icefloe.serve.array_plot import PlotLayout
 from icefloe.serve.asgi import RequestError
 from icefloe.serve.requests import Request
@@ -93,3 +95,18 @@ def _example_label(coordinate: WindowCoordinate) -> str:
     if coordinate.latitudes is not None:
         return "50N"
     return "10E" if coordinate.longitudes is not None else coordinate.labels([0])[0]
+
+
+def label_region(open_view: Callable[[str], ArrayView], path: str, box: Mapping[str, tuple[int, int]]) -> str:
+    """Format a region of an array with coordinate labels; empty if they cannot be read, or if the array does
+    not have that region.
+    """
+    try:
+        view = open_view(path)
+        axes = {dim: view.dims.index(dim) for dim in box}
+        if not all(first < stop <= view.shape[axes[dim]] for dim, (first, stop) in box.items()):
+            return ""
+        coordinates = {dim: view.coordinate(axis) for dim, axis in axes.items()}
+    except (RequestError, IcechunkError, ValueError):
+        return ""
+    return ", ".join(coordinates[dim].range_text(first, stop - 1) for dim, (first, stop) in box.items())
