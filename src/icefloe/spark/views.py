@@ -3,7 +3,8 @@
 A view of a data source always shows the snapshot of its first read. The text of a SQL view, however, is
 analyzed again in every query, including the Python table functions that it calls:
 
-    SELECT * FROM icefloe_era5_rows(TABLE(SELECT * FROM icefloe_era5_parts(unix_micros(current_timestamp()))))
+    SELECT * FROM icefloe_era5_rows(TABLE(
+        SELECT * FROM icefloe_era5_parts(TABLE(SELECT unix_micros(current_timestamp())))))
 
 Spark analyzes each view of a query on its own, but `current_timestamp` is one constant in the whole query.
 One task per view finds the tip at that moment and lists the parts, so all tasks of a query read one snapshot.
@@ -49,8 +50,8 @@ _BRANCH: Final = "main"
 METADATA_TABLES: Final = tuple(name for name in TABLES if name != "diff")
 """The metadata tables that have views. The table `diff` has no view, because it needs two versions."""
 _PARTS: Final = StructType().add("snapshot", StringType()).add("number", IntegerType())
-_MOMENT: Final = "unix_micros(current_timestamp())"
-"""The moment at which a query starts: equal in all its views."""
+_MOMENT: Final = "TABLE(SELECT unix_micros(current_timestamp()) AS moment_us)"
+"""The moment at which a query starts: equal in all its views. Spark 4.0 accepts it only in a subquery."""
 _HAS_ARROW_FUNCTIONS: Final = hasattr(functions, "arrow_udtf")  # since Spark 4.1
 _registered: WeakKeyDictionary[Any, dict[str, Repository]] = WeakKeyDictionary()
 """The repositories that procedures accept by name, per Spark session."""
@@ -229,10 +230,10 @@ def _make_parts_handler(view: _View) -> type:
             with hide_tracebacks():
                 return _Resolved(_PARTS, snapshot=view.repo.lookup_branch(_BRANCH))
 
-        def eval(self, moment_us: int) -> Iterator[tuple[str, int]]:
+        def eval(self, query: Any) -> Iterator[tuple[str, int]]:
             with hide_tracebacks():
                 check_version(driver)
-                snapshot = _find_snapshot(view.repo, self._snapshot, moment_us)
+                snapshot = _find_snapshot(view.repo, self._snapshot, query["moment_us"])
                 for number in range(view.open(snapshot)[0]):
                     yield snapshot, number
 
