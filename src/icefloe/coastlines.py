@@ -74,9 +74,9 @@ def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
         Strictly monotonic longitudes, or None if these are not the longitudes of a regular map.
     """
     given = _to_finite(longitudes)
-    found = _monotonic(given)
+    found = _is_monotonic(given)
     if found is None:
-        found = _monotonic(np.unwrap(given, period=_FULL_TURN))
+        found = _is_monotonic(np.unwrap(given, period=_FULL_TURN))
     return found if found is not None and abs(found[-1] - found[0]) <= _FULL_TURN + _MARGIN else None
 
 
@@ -84,7 +84,7 @@ def check_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
     """Return the latitudes of a map with coastlines; None if they are not strictly monotonic from -90 to
     90 degrees.
     """
-    found = _monotonic(_to_finite(latitudes))
+    found = _is_monotonic(_to_finite(latitudes))
     return found if found is not None and np.abs(found).max() <= 90 + _MARGIN else None
 
 
@@ -112,7 +112,7 @@ def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
     """
     rows, columns = find_cell_edges(latitudes), find_cell_edges(longitudes)
     return [
-        np.stack([_locate(line[:, 1], rows), _locate(line[:, 0], columns)], axis=1)
+        np.stack([_locate_in_grid(line[:, 1], rows), _locate_in_grid(line[:, 0], columns)], axis=1)
         for line in select_coastlines(columns.min(), columns.max())
     ]
 
@@ -178,12 +178,12 @@ def _to_finite(values: Any) -> NDArray[np.float64]:
     return found.astype(float)
 
 
-def _monotonic(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _is_monotonic(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
     steps = np.diff(values)
     return values if len(steps) and (np.all(steps > 0) or np.all(steps < 0)) else None
 
 
-def _locate(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def _locate_in_grid(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the fractional cell index of each value; the outermost cells extend beyond the grid."""
     cells = np.arange(len(edges), dtype=float)
     if edges[-1] < edges[0]:

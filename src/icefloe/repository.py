@@ -129,9 +129,9 @@ class Repository(Shown):
         self._commit_metadata: dict[str, Any] = {}
         self._groups: GroupCommits | None = None
         self._executor: Executor | None = None
-        self._use(opened)
+        self._use_parts(opened)
 
-    def _use(self, opened: RepositoryParts) -> None:
+    def _use_parts(self, opened: RepositoryParts) -> None:
         self._opened = opened
         self._refs = opened.refs
         self._assets = opened.assets
@@ -160,7 +160,7 @@ class Repository(Shown):
         self.__dict__.update(state)
         self._executor = None
         self._groups = None
-        self._use(self._handle.open())
+        self._use_parts(self._handle.open())
 
     # Opening and creating
 
@@ -448,7 +448,7 @@ class Repository(Shown):
         other = copy.copy(self)
         other._handle = replace(self._handle, disk_cache=None, token=uuid.uuid4().hex)
         other._groups = None
-        other._use(other._handle.reopen())
+        other._use_parts(other._handle.reopen())
         return other
 
     reopen_async = async_twin(reopen)

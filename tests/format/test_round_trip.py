@@ -218,7 +218,7 @@ def test_updated_nodes_agree_with_a_dict(data: st.DataObject) -> None:
     known = held.paths() + [node.path for node in put] + ["/nowhere"]
     remove = data.draw(st.lists(st.sampled_from(known), max_size=3))
 
-    updated = held.updated(put, remove)
+    updated = held.with_changes(put, remove)
 
     model = {node.path: node for node in held}
     for path in remove:

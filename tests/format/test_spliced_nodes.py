@@ -59,7 +59,7 @@ def test_repeatedly_changed_nodes_are_complete(base: Nodes) -> None:
         new = node(f"/a{chance.randrange(1000):03}/é", *range(100, 100 + chance.randrange(3)))
         put[new.path] = new
         gone = set(chance.sample(sorted(set(expected) - {"/"}), k=2))
-        nodes = nodes.updated(put.values(), gone)
+        nodes = nodes.with_changes(put.values(), gone)
         expected = {path: each for path, each in expected.items() if path not in gone} | put
 
         read = read_snapshot(write_snapshot(snapshot_of(nodes), V2), ID).nodes
@@ -78,12 +78,12 @@ def test_repeatedly_changed_nodes_are_complete(base: Nodes) -> None:
 
 
 def test_tables_of_unchanged_nodes_are_reused(base: Nodes) -> None:
-    assert isinstance(base.updated([node("/a007", 99)]), SplicedNodes)
-    assert not isinstance(base.updated([node(f"/b{number}") for number in range(50)]), SplicedNodes)
+    assert isinstance(base.with_changes([node("/a007", 99)]), SplicedNodes)
+    assert not isinstance(base.with_changes([node(f"/b{number}") for number in range(50)]), SplicedNodes)
 
 
 def test_version_1_repository_gets_version_1_tables(base: Nodes) -> None:
-    spliced = base.updated([node("/a007", 99)])
+    spliced = base.with_changes([node("/a007", 99)])
 
     read = read_snapshot(write_snapshot(snapshot_of(spliced), V1), ID)
 
@@ -92,7 +92,7 @@ def test_version_1_repository_gets_version_1_tables(base: Nodes) -> None:
 
 def test_unlisted_manifest_is_rejected(base: Nodes) -> None:
     listed = snapshot_of(base).manifest_files
-    spliced = base.updated([node("/a007", 99)])
+    spliced = base.with_changes([node("/a007", 99)])
 
     with pytest.raises(FormatError, match="does not list"):
         write_snapshot(Snapshot(ID, None, 1, "", {}, listed, spliced), V2)

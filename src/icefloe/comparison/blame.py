@@ -172,7 +172,7 @@ class _Walk:
     def run(self, tip: SnapshotId) -> None:
         waiting = [_PendingChunks(tip, np.arange(len(self._coords)), self._coords)]
         while waiting:
-            waiting += self._follow(waiting.pop())
+            waiting += self._assign_commits(waiting.pop())
 
     def result(self, path: str, snapshot_id: str) -> Blame:
         infos = list(self._infos.values())
@@ -183,7 +183,7 @@ class _Walk:
         commits = tuple(to_public_snapshot(infos[code]) for code in newest_first)
         return Blame(path, snapshot_id, self._coords, commits, codes[self._writers], codes[self._merges])
 
-    def _follow(self, pending: _PendingChunks) -> Iterator[_PendingChunks]:
+    def _assign_commits(self, pending: _PendingChunks) -> Iterator[_PendingChunks]:
         """Assign chunks to commits along the first parents of a tip. Yield the chunks that were merged."""
         for info in self._ancestry(pending.tip):
             if not len(pending.rows) or self._left == 0:

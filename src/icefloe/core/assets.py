@@ -229,7 +229,7 @@ class AssetStore:
 
     def write_sealed_log(self, log: SealedLog, id: SnapshotId) -> None:
         """Write a copy of an encoded transaction log for another snapshot."""
-        data = log.renamed(id, self.config.compression_level)
+        data = log.with_id(id, self.config.compression_level)
         self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
     def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:

@@ -93,7 +93,7 @@ class ArrayDelta:
                 return True, manifest.refs(self.path).find(coords)
         return False, None
 
-    def few(self) -> FewRefs | None:
+    def to_single_refs(self) -> FewRefs | None:
         """Return all writes in the change set of an array as single references; None if there are many or any
         deletions.
         """
@@ -173,7 +173,7 @@ class ArrayDelta:
         """Return whether a chunk was changed in the change set."""
         return bool(self.early) or len(self.coords()) > 0
 
-    def most(self) -> int:
+    def count_at_most(self) -> int:
         """Return an upper limit of the number of chunks in the change set.
 
         Chunks that changed repeatedly may count repeatedly.

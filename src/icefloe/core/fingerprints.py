@@ -35,11 +35,11 @@ def combine(lanes: Lanes, *others: Lanes) -> Lanes:
     with np.errstate(over="ignore"):  # numpy warns about overflow of scalars, but not of arrays
         for other in others:
             mixed = [
-                _mix(lanes[..., lane] * np.uint64(3) + _mix(other[..., lane] + seed))
+                _mix_bits(lanes[..., lane] * np.uint64(3) + _mix_bits(other[..., lane] + seed))
                 for lane, seed in enumerate(_SEEDS)
             ]
             # Both lanes affect each result. Otherwise equality would depend on only 64 bits.
-            lanes = np.stack([mixed[0], _mix(mixed[1] ^ (mixed[0] >> np.uint64(7)))], axis=-1)
+            lanes = np.stack([mixed[0], _mix_bits(mixed[1] ^ (mixed[0] >> np.uint64(7)))], axis=-1)
     return lanes
 
 
@@ -85,7 +85,7 @@ def _hash_each(blobs: Blobs) -> Lanes:
     return np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, 2)
 
 
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scatter the bits of 64-bit numbers (the finalizer of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

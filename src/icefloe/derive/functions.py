@@ -115,9 +115,9 @@ class Function:
             return self.code.compute(blocks, spans, self.output_dims)
         if self.name in REDUCTIONS:
             values = reduce_values(self.name, first.values, first.codes(spans), first.lengths(spans))
-            return _drop(first, values)
+            return _drop_axis(first, values)
         if self.name in SELECTIONS:
-            return _drop(
+            return _drop_axis(
                 first, select_values(self.name, first.values, first.codes(spans), first.lengths(spans))
             )
         if self.name == "partial":
@@ -127,13 +127,13 @@ class Function:
         if self.name == "quantile":
             return self._compute_quantile(first, spans)
         if self.name == "anomaly":
-            normal = _align(blocks[1], self.output_dims, spans)
-            return np.asarray(_align(first, self.output_dims, spans) - normal)
+            normal = _align_block(blocks[1], self.output_dims, spans)
+            return np.asarray(_align_block(first, self.output_dims, spans) - normal)
         if self.name == "expression":
-            arrays = {each.name: _align(each, self.output_dims, spans) for each in blocks}
+            arrays = {each.name: _align_block(each, self.output_dims, spans) for each in blocks}
             found = np.asarray(evaluate(self.arguments["expression"], arrays))
             return np.broadcast_to(found, tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims))
-        values = _align(first, self.output_dims, spans)
+        values = _align_block(first, self.output_dims, spans)
         return _quantise(values, self.arguments) if self.name == "quantise" else values
 
     def _compute_partial(self, block: InputBlock, spans: Mapping[str, Span]) -> Values:
@@ -341,7 +341,7 @@ def _trim_halo(blocks: Sequence[InputBlock], dim: str, span: Span, length: int) 
     return slice(None)
 
 
-def _align(block: InputBlock, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
+def _align_block(block: InputBlock, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
     """Arrange a block in the dimensions of the output, with table lookups where an axis requires them."""
     values, names = block.values, []
     for number, (dim, axis) in enumerate(zip(block.dims, block.axes, strict=True)):
@@ -371,7 +371,7 @@ def _align(block: InputBlock, dims: tuple[str, ...], spans: Mapping[str, Span]) 
     return np.transpose(values, order).reshape(shape)
 
 
-def _drop(block: InputBlock, values: Values) -> Values:
+def _drop_axis(block: InputBlock, values: Values) -> Values:
     return np.squeeze(values, axis=tuple(at for at, axis in enumerate(block.axes) if axis.is_dropped))
 
 

@@ -222,7 +222,7 @@ class _Rows:
             to_icechunk(growing, session, group=self._group, mode="a-", append_dim=self._dim)
         except ValueError as error:
             raise make_misfit_error(f"the dataset does not match the stored arrays: {error}") from error
-        if self._follows(stored) and set(stored.variables) <= set(self._ds.variables):
+        if self._is_after_stored_labels(stored) and set(stored.variables) <= set(self._ds.variables):
             return ()
         return arrange_appends(session.workspace, solver)
 
@@ -260,7 +260,7 @@ class _Rows:
             if get_chunk_shape(json.loads(node.user_data)) is None:
                 raise make_misfit_error(f"{node.path} has a rectilinear chunk grid")
 
-    def _follows(self, stored: xr.Dataset) -> bool:
+    def _is_after_stored_labels(self, stored: xr.Dataset) -> bool:
         """Return whether all new labels follow the stored labels, so that no stored row is affected."""
         if self._dim not in stored.coords:
             return True

@@ -110,13 +110,13 @@ def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> b
 def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
     """Decode a whole snapshot file, envelope and content, and check its id."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
-    return _named(decode_snapshot(payload, spec), id, payload)
+    return _check_id(decode_snapshot(payload, spec), id, payload)
 
 
 def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
     """Decode only the entry of a snapshot from its whole file, without nodes and manifests."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
-    return _named(decode_snapshot_info(payload, spec), id, payload)
+    return _check_id(decode_snapshot_info(payload, spec), id, payload)
 
 
 def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
@@ -129,7 +129,7 @@ def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotI
     spec, payload = _open(data, FileType.SNAPSHOT, place)
     if not spec.parent_in_snapshot:
         return None
-    snapshot = _named(decode_snapshot(payload, spec), id, payload)
+    snapshot = _check_id(decode_snapshot(payload, spec), id, payload)
     return encode_snapshot(replace(snapshot, parent_id=None), spec, place), snapshot.parent_id
 
 
@@ -142,7 +142,7 @@ def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -
 def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
     """Decode a whole manifest file, envelope and content, and check its id."""
     _, payload = _open(data, FileType.MANIFEST, f"{MANIFESTS}/{id}")
-    return _named(PackedManifest(payload), id, payload)
+    return _check_id(PackedManifest(payload), id, payload)
 
 
 def write_manifest(
@@ -186,7 +186,7 @@ def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEV
 def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
     """Decode the whole transaction log file of a snapshot, envelope and content."""
     _, payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
-    return _named(decode_transaction_log(payload), id, payload)
+    return _check_id(decode_transaction_log(payload), id, payload)
 
 
 def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
@@ -212,7 +212,7 @@ class SealedLog:
     def _open(self) -> Payload:
         return Payload(open_payload(self._data, self._place), self._place)
 
-    def renamed(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
+    def with_id(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
         """Return a whole transaction log file with the same changes for another snapshot."""
         if len(self._data) >= LARGE_LOG_BYTES and (parts := self._rename_parts(id)) is not None:
             return seal_payload(parts, FileType.TRANSACTION_LOG, self._spec, level)
@@ -255,7 +255,7 @@ def _check_header(data: bytes, file_type: FileType, place: str) -> Spec:
     return spec
 
 
-def _named(value: Value, id: ObjectId, payload: Payload) -> Value:
+def _check_id(value: Value, id: ObjectId, payload: Payload) -> Value:
     if value.id != id:
         payload.fail(f"contains {value.id}, which does not match the file name")
     return value

@@ -214,7 +214,7 @@ class Nodes:
         row = self._rows.get(path)
         return None if row is None else get_node_at(self.columns, row, self._place)
 
-    def updated(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
+    def with_changes(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
         """Return a copy of a snapshot's nodes with some added or replaced by path, and others removed."""
         fresh = list(put)
         gone = {*remove, *(node.path for node in fresh)}
@@ -272,7 +272,7 @@ class Nodes:
                 node = self.few[path]
                 refs = (replace(node.array.manifests[0], id=id),)
                 changed.append(replace(node, node_data=replace(node.array, manifests=refs)))
-            return self.updated(changed)
+            return self.with_changes(changed)
         rows, arrays, single = self._find_single_manifests()
         if arrays is None:
             raise KeyError(next(iter(ids)))

@@ -109,7 +109,7 @@ class Data:
         return _make_picture(view, index, view.numbers(values), request, cache)
 
     def _difference_window(self, request: Request, raw: bytes, path: str) -> Response:
-        before, after = self._opened.both(raw)
+        before, after = self._opened.show_both(raw)
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         shape = common_shape(old, new)
         if shape is None:
@@ -194,7 +194,7 @@ class Data:
 
     def _changed_chunks(self, request: Request) -> Response:
         """Send the map of chunks that differ between two versions."""
-        before, after = self._opened.both(required_raw(request, 2))
+        before, after = self._opened.show_both(required_raw(request, 2))
         path = request.node_path(3)
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         key = ("changes", before.snapshot_id, after.snapshot_id, path)

@@ -481,7 +481,7 @@ class Pages:
         return reading.snippets()
 
     def _compare(self, request: Request) -> Response:
-        before, after = self._opened.both(request.raw[1] if len(request.raw) > 1 else b"")
+        before, after = self._opened.show_both(request.raw[1] if len(request.raw) > 1 else b"")
         path = request.node_path(2)
         one, other = (self._opened.versions.session(each.snapshot_id) for each in (before, after))
         nodes = [each._workspace.node(path) for each in (one, other)]

@@ -147,7 +147,7 @@ class OpenVersions:
             found = self._check_statistics.put(key, (load_statistics(session, path),))
         return found[0]
 
-    def both(self, raw: bytes) -> tuple[ShownVersion, ShownVersion]:
+    def show_both(self, raw: bytes) -> tuple[ShownVersion, ShownVersion]:
         """Resolve the two versions that a request for a comparison names."""
         one, dots, other = raw.partition(b"...")
         if not dots or not one or not other:

@@ -84,7 +84,7 @@ def time_text(time: datetime) -> str:
     return time.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
-def shortened(text: str, most: int = _MAX_TEXT) -> str:
+def truncate(text: str, most: int = _MAX_TEXT) -> str:
     """Truncate a long text, and append its length."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
@@ -102,7 +102,7 @@ def history_page(repo: Repository, page: int) -> dict[str, Any]:
         "commits": [
             {
                 "id": each.id,
-                "title": shortened(each.message.partition("\n")[0].strip() or "(no message)", 200),
+                "title": truncate(each.message.partition("\n")[0].strip() or "(no message)", 200),
                 "time": _from_us(each.written_at_us),
                 "at": each.written_at_us,
                 "branches": each.branches,
@@ -135,7 +135,7 @@ def repository_facts(repo: Repository) -> dict[str, Any]:
         "branches": {each: repo.lookup_branch(each) for each in found["branches"]},
         "tags": {each: repo.lookup_tag(each) for each in found["tags"]},
         "commits": found["commits_on_main"],
-        "latest": shortened(str(found["latest_commit"] or "").partition("\n")[0], 200),
+        "latest": truncate(str(found["latest_commit"] or "").partition("\n")[0], 200),
         "committed_at": time_text(found["committed_at"]) if found["committed_at"] else "",
         "storage": redact(repo.storage.place),
     }
@@ -192,8 +192,8 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "path": path,
         "name": own,
-        "title": shortened(str(attributes.get("long_name") or attributes.get("standard_name") or ""), 200),
-        "units": shortened(str(attributes.get("units", "")), 100),
+        "title": truncate(str(attributes.get("long_name") or attributes.get("standard_name") or ""), 200),
+        "units": truncate(str(attributes.get("units", "")), 100),
         "shape": shape,
         "dims": [f"{dim} {size}" if dim else str(size) for dim, size in zip(dims, shape, strict=True)],
         "dtype": data_type if isinstance(data_type, str) else data_type.get("name", "?"),
@@ -208,7 +208,7 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_fill_value(value: Any) -> str:
-    return value if value in ("NaN", "Infinity", "-Infinity") else shortened(json.dumps(value), 60)
+    return value if value in ("NaN", "Infinity", "-Infinity") else truncate(json.dumps(value), 60)
 
 
 def _format_uncompressed_size(document: Mapping[str, Any]) -> str:
@@ -232,14 +232,14 @@ def _format_chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _format_shape(shape: Any) -> str:
-    return shortened(" × ".join(json.dumps(each) for each in shape), 120) or "scalar"
+    return truncate(" × ".join(json.dumps(each) for each in shape), 120) or "scalar"
 
 
 def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
     """Sort attributes for a page's view: CF attributes first, then others. Attributes of converters are
     separate.
     """
-    rows = [(key, shortened(_format_attribute(key, value))) for key, value in attributes.items()]
+    rows = [(key, truncate(_format_attribute(key, value))) for key, value in attributes.items()]
     rank = {key: number for number, key in enumerate(_FIRST_ATTRIBUTES)}
     rows.sort(key=lambda row: rank.get(row[0], len(rank)))
     return {
@@ -281,8 +281,8 @@ def contents(session: Session, most: int = 200) -> dict[str, Any]:
                 "name": path.strip("/") or "/",
                 "shape": shape,
                 "dims": tuple(document.get("dimension_names") or ()),
-                "title": shortened(str(attributes.get("long_name", "")), 80),
-                "units": "" if is_time else shortened(str(attributes.get("units", "")), 40),
+                "title": truncate(str(attributes.get("long_name", "")), 80),
+                "units": "" if is_time else truncate(str(attributes.get("units", "")), 40),
                 "is_time": is_time and len(document["shape"]) == 1,
             }
         )
@@ -315,7 +315,7 @@ def recent_commits(
     return [
         {
             "id": info.id,
-            "title": shortened(info.message.partition("\n")[0], 120),
+            "title": truncate(info.message.partition("\n")[0], 120),
             "time": time_text(info.written_at),
             "is_without": info.parent_id is None or not has_array(info.id),
         }
@@ -380,7 +380,7 @@ def commit_facts(repo: Repository, id: str) -> dict[str, Any]:
         "id": info.id,
         "parent": info.parent_id,
         "time": time_text(info.written_at),
-        "message": shortened(info.message, 20_000),
+        "message": truncate(info.message, 20_000),
         "metadata": attribute_rows(info.metadata)["shown"],
     }
 
@@ -454,7 +454,7 @@ def _list_rows(table: Table, key: str) -> list[dict[str, Any]]:
         found.append(
             {
                 "key": str(row[key]),
-                "message": shortened(str(row.get("message", "")).partition("\n")[0], 120),
+                "message": truncate(str(row.get("message", "")).partition("\n")[0], 120),
                 "chunks": int(row["chunks"]) if "chunks" in row else None,
                 "total": total,
                 "sizes": {column: size_text(size) for column, size in sizes.items()},
@@ -609,7 +609,7 @@ def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
     if code < 0:
         return None
     found = writers.commits[code]
-    title = shortened(found.message.partition("\n")[0], 200)
+    title = truncate(found.message.partition("\n")[0], 200)
     return {"id": found.id, "message": title, "time": time_text(found.written_at)}
 
 

@@ -99,7 +99,7 @@ class Decoders:
         self._waiting += 1
         watch = asyncio.ensure_future(disconnected(receive))
         future = asyncio.wrap_future(self._threads.submit(run))
-        future.add_done_callback(self._leave)
+        future.add_done_callback(self._leave_queue)
         try:
             events: set[asyncio.Future[Any]] = {future, watch}
             first = asyncio.FIRST_COMPLETED
@@ -114,7 +114,7 @@ class Decoders:
             watch.cancel()
             future.cancel()
 
-    def _leave(self, future: asyncio.Future[R]) -> None:
+    def _leave_queue(self, future: asyncio.Future[R]) -> None:
         self._waiting -= 1
         if not future.cancelled():
             future.exception()  # retrieve the exception, because nobody may be waiting for it

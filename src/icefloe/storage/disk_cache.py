@@ -350,11 +350,11 @@ class Entries:
                     os.unlink(temporary)
         except FileNotFoundError as error:
             if not os.path.isdir(self._root):
-                self._stop(error)
+                self._stop_writing(error)
         except OSError as error:
             with suppress(OSError):
                 os.unlink(temporary)
-            self._stop(error)
+            self._stop_writing(error)
 
     def _admit(self, state: _State, folder: int, size: int, temporary: str) -> bool:
         """Make room for a written entry and count it; return False if there is no room."""
@@ -510,12 +510,12 @@ class Entries:
                 tag.write(_TAG_TEXT)
         except (OSError, InvalidInputError) as error:
             self._reads = False
-            self._stop(error)
+            self._stop_writing(error)
             return False
         self._prepared = True
         return True
 
-    def _stop(self, error: Exception) -> None:
+    def _stop_writing(self, error: Exception) -> None:
         """Stop writing in this process, and log why. If the cache is locked, stop only for a while."""
         if isinstance(error, TimeoutError):
             self._busy_until = time.monotonic() + _BUSY_S

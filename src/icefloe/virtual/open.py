@@ -196,7 +196,9 @@ def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) ->
         for path, group in dataset.walk()
         for name, variable in group.variables.items()
         if isinstance(variable.chunks, ChunkReferences)
-        and options.loads(full := f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
+        and options.should_load(
+            full := f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes
+        )
     ]
     if not chosen:
         return dataset

@@ -199,13 +199,13 @@ def _sealed_log() -> tuple[bytes, SnapshotId, SnapshotId]:
 @pytest.mark.parametrize("part_bytes", [8, 200, 10_000], ids=["id in a later part", "parts", "one part"])
 def test_large_log_is_copied_in_parts(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
     data, own, other = _sealed_log()
-    expected = SealedLog(data, own).renamed(other)
+    expected = SealedLog(data, own).with_id(other)
     monkeypatch.setattr(files, "LARGE_LOG_BYTES", 0)
     monkeypatch.setattr(envelope, "_PART_BYTES", part_bytes)
 
-    copied = SealedLog(data, own).renamed(other)
+    copied = SealedLog(data, own).with_id(other)
 
     assert read_transaction_log(copied, other) == read_transaction_log(expected, other)
     for damaged in (data[:-1], data + b"x", data[:500] + bytes(len(data) - 500), data[:39]):
         with pytest.raises(FormatError):
-            SealedLog(damaged, own).renamed(other)
+            SealedLog(damaged, own).with_id(other)

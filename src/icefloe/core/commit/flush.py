@@ -232,7 +232,7 @@ def build_nodes(
         remove |= set(changes.moved.values()) - set(changes.moved)
     if not put and not remove:
         return base
-    return base.updated(put.values(), remove)
+    return base.with_changes(put.values(), remove)
 
 
 def make_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:

@@ -209,7 +209,7 @@ def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     if not any(map(_has_keys, snapshots)):
         return list(snapshots)
     return [
-        replace(each, nodes=each.nodes.updated((), paths)) if (paths := _list_key_paths(each)) else each
+        replace(each, nodes=each.nodes.with_changes((), paths)) if (paths := _list_key_paths(each)) else each
         for each in snapshots
     ]
 
@@ -218,7 +218,7 @@ def with_keys_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
     """Add the keys of idempotent commits in one snapshot to another snapshot that lacks them."""
     missing = [path for path in _list_key_paths(other) if snapshot.nodes.find(path) is None]
     nodes = [node for path in missing if (node := other.nodes.find(path)) is not None]
-    return replace(snapshot, nodes=snapshot.nodes.updated(nodes)) if nodes else snapshot
+    return replace(snapshot, nodes=snapshot.nodes.with_changes(nodes)) if nodes else snapshot
 
 
 def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:

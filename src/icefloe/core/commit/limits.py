@@ -76,7 +76,10 @@ def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> 
     Chunks of an `earlier` log, which is amended, count as well.
     """
     before = [] if earlier is None else _counts_of(earlier.updated_chunks)
-    if count_commits([*before, *((delta.most(), delta.rank) for delta in changes.chunks.values())]) == 1:
+    if (
+        count_commits([*before, *((delta.count_at_most(), delta.rank) for delta in changes.chunks.values())])
+        == 1
+    ):
         return
     # Some chunks may have been counted twice, so count exactly.
     lists: list[tuple[NodeId, Coords | ChunkRegions]] = [

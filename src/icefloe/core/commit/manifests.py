@@ -108,7 +108,7 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
     replaced = frozenset[ManifestId]().union(*(each.replaces for each in early))
     manifests = [ref for ref in data.manifests if ref.id not in replaced]
     with workspace.exclusive():
-        written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
+        written: ArrayManifest | FewRefs | None = delta.to_single_refs() if delta.rank == len(grid) else None
         gone = np.zeros((0, len(grid)), np.uint32)
         if written is None:
             written, gone = delta.resolve()

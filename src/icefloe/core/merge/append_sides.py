@@ -96,7 +96,7 @@ class AppendSides:
             return 0
         return node.node_data.shape[axis].array_length
 
-    def home(self, path: str) -> str:
+    def find_group(self, path: str) -> str:
         """Return the closest group with a coordinate of the dimension; without one, the group of the
         array."""
 
@@ -109,7 +109,7 @@ class AppendSides:
         """Return the arrays of each dataset that our side extended, by group."""
         changed = {*self.ours.changes.updated, *self.ours.changes.created}
         grown = {
-            self.home(path)
+            self.find_group(path)
             for path in changed
             if (before := self.base.node(path)) is not None
             and 0 < self.length(self.ours.node(path)) > self.length(before)
@@ -123,7 +123,7 @@ class AppendSides:
                 if self.axis(self.tip.node(path)) is not None
                 or (path in self.ours.changes.created and self.axis(self.ours.node(path)) is not None)
             ]
-            found[group] = [path for path in found[group] if self.home(path) == group]
+            found[group] = [path for path in found[group] if self.find_group(path) == group]
         return found
 
     def forget(self, changes: ChangeSet, path: str, handled: Coords) -> None:

@@ -477,13 +477,13 @@ class _Array:
             self._put(at, ref)
             return
         values = sides.rules.decode(self._document, self._shape, None)
-        fill = self._take(values, np.arange(1))
+        fill = self._select_rows(values, np.arange(1))
         # Write their rows first, then ours on top. Our rows with the same label may only fill missing cells
         # or repeat their values.
         for source in np.unique(theirs[theirs >= 0] // size).tolist():
             where = np.flatnonzero((theirs >= 0) & (theirs // size == source))
             chunk = self._read(sides.tip, self._there, self._make_coords(source, other))
-            self._set(values, where, self._take(chunk, theirs[where] % size))
+            self._assign_rows(values, where, self._select_rows(chunk, theirs[where] % size))
         is_same = not self._shifts_theirs
         for source in np.unique(mine[mine >= 0] // size).tolist():
             coords = self._make_coords(source, other)
@@ -492,15 +492,15 @@ class _Array:
             where = np.flatnonzero((mine >= 0) & (mine // size == source))
             chunk = self._read(sides.ours, self._here, coords)
             for row in where.tolist():
-                own = self._take(chunk, mine[[row]] % size)
-                there = self._take(values, np.array([row]))
+                own = self._select_rows(chunk, mine[[row]] % size)
+                there = self._select_rows(values, np.array([row]))
                 # Each writer of a feed may append a single variable. The other variables of its rows have the
                 # fill value, which must not overwrite values that another writer appended.
                 if theirs[row] >= 0 and (have_equal_values(own, there) or have_equal_values(own, fill)):
                     continue
                 if theirs[row] >= 0 and not have_equal_values(there, fill):
                     self._fail_at(int(mine[row]))
-                self._set(values, np.array([row]), own)
+                self._assign_rows(values, np.array([row]), own)
                 is_same = False
         if self._keep_edits_of_old_rows(values, number, other, rows):
             is_same = False
@@ -572,8 +572,8 @@ class _Array:
         ):
             return None
         inside = np.flatnonzero(rows < self._first)
-        mine = self._take(self._read(self._sides.ours, self._here, at), inside)
-        before = self._take(self._read(self._sides.base, self._before, at), inside)
+        mine = self._select_rows(self._read(self._sides.ours, self._here, at), inside)
+        before = self._select_rows(self._read(self._sides.base, self._before, at), inside)
         return None if have_equal_values(mine, before) else (mine, before)
 
     def _keep_edits_of_old_rows(
@@ -588,10 +588,10 @@ class _Array:
             return False
         mine, before = edits
         at, inside = self._make_coords(number, other), np.flatnonzero(rows < self._first)
-        theirs = self._take(values, inside)
+        theirs = self._select_rows(values, inside)
         if not have_equal_values(theirs, before) and not have_equal_values(theirs, mine):
             self._sides.fail(self._path, f"both sides changed rows of chunk {list(at)} that existed before")
-        self._set(values, inside, mine)
+        self._assign_rows(values, inside, mine)
         return True
 
     def _fail_at(self, row: int) -> NoReturn:
@@ -611,10 +611,10 @@ class _Array:
             )
         return self._sides.values(side, node, self._document, coords)
 
-    def _take(self, values: Values, rows: NDArray[Any]) -> Values:
+    def _select_rows(self, values: Values, rows: NDArray[Any]) -> Values:
         return values.take(rows, axis=self._axis)
 
-    def _set(self, values: Values, rows: Rows, new: Values) -> None:
+    def _assign_rows(self, values: Values, rows: Rows, new: Values) -> None:
         index: list[Any] = [slice(None)] * values.ndim
         index[self._axis] = rows
         values[tuple(index)] = new

@@ -88,12 +88,12 @@ class GroupCommits:
             request.woken.wait()
             leads = request.leads
         if leads:
-            self._lead(branch, refs, executor, land)
+            self._commit_as_leader(branch, refs, executor, land)
         if request.error is not None:
             raise request.error
         return request.made
 
-    def _lead(self, branch: str, refs: RefStore, executor: Executor, land: Land) -> None:
+    def _commit_as_leader(self, branch: str, refs: RefStore, executor: Executor, land: Land) -> None:
         with self._lock:
             batch, self._waiting[branch] = self._waiting[branch], []
         try:

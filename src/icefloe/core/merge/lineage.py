@@ -90,12 +90,12 @@ class SnapshotLineage:
                 for info in self._refs.ancestry(at):
                     if info.id in self._listed:
                         break
-                    self._note(info)
+                    self._record_merges(info)
                     waiting += get_merged_tips(info)
             except SnapshotNotFoundError:
                 continue  # there is a gap in the history
 
-    def _note(self, info: SnapshotInfo) -> None:
+    def _record_merges(self, info: SnapshotInfo) -> None:
         squashed = get_recorded_ids(info.metadata, SQUASHED)
         self._listed[info.id] = info
         self._accounted |= {*squashed}

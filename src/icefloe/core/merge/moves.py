@@ -242,7 +242,7 @@ class _Arranger:
             if node is not None and path is not None and path != node.path:
                 gone.append(node.path)
                 put.append(replace(node, path=path))
-        nodes = state.snapshot.nodes.updated(put, gone)
+        nodes = state.snapshot.nodes.with_changes(put, gone)
         return State(replace(state.snapshot, nodes=nodes), state.workspace.assets)
 
 

@@ -64,7 +64,7 @@ def transplant(
     state = assets.snapshot(tip)
     for step in steps:
         id = SnapshotId.random()
-        nodes = state.nodes.updated(step.nodes)
+        nodes = state.nodes.with_changes(step.nodes)
         infos = _list_new_manifests(state, step)
         state = replace(
             step.snapshot,

@@ -143,9 +143,9 @@ class _GroupNames:
         for each in sorted(
             (each for each in fields if each.path is not None), key=lambda each: each.path or ""
         ):
-            self._remember(each)
+            self._record_group(each)
 
-    def _remember(self, field: _Field) -> None:
+    def _record_group(self, field: _Field) -> None:
         kind = self._make_kind(field.types, [field.name])
         numbers = self._numbers.setdefault(kind, {})
         known = [

@@ -107,7 +107,7 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
                 )
             targets.append(target)
         else:
-            targets.append(_lengthen(found, variable, options))
+            targets.append(_extend_array(found, variable, options))
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
     cuts = {name: SourceCut(found[0].chunks, in_parts=True) for name, found in by_name.items()}
     referral = ReferencePlan(frozenset(), ())
@@ -271,7 +271,7 @@ def _design_coordinate(
     return design_coordinate(name, variable, schema, attrs)
 
 
-def _lengthen(target: Target, variable: xr.Variable, options: Options) -> Target:
+def _extend_array(target: Target, variable: xr.Variable, options: Options) -> Target:
     if options.layout.chunks is not None:
         wanted = {
             dim: size for dim, size in options.layout.chunks.items() if dim in target.dims and size != -1

@@ -397,11 +397,11 @@ class _Sources:
             return raw[box].load().values
         shown = self._open_dataset(number, decoded=True).variables[target.name]
         if {raw.dtype.kind, shown.dtype.kind} <= _NUMBERS and raw.dims == shown.dims:
-            return self._recode(raw[box].load(), target)
+            return self._reencode(raw[box].load(), target)
         box = tuple(key.get(axis, slice(None)) for axis in range(shown.ndim))
         return encode_for_target(shown[box].load(), target)
 
-    def _recode(self, raw: xr.Variable, target: Target) -> Any:
+    def _reencode(self, raw: xr.Variable, target: Target) -> Any:
         """Decode and encode numbers in small slabs, because decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)

@@ -74,7 +74,9 @@ class Collector:
     def finish(self) -> tuple[Collected, ...]:
         """Return the collected statistics with the fingerprints of the written references."""
         found = (
-            _identify(self._session, path, array) for path, array in self._arrays.items() if array is not None
+            _join_references(self._session, path, array)
+            for path, array in self._arrays.items()
+            if array is not None
         )
         return tuple(each for each in found if each is not None)
 
@@ -112,7 +114,7 @@ def _open_array(session: Session, path: str) -> _WrittenArray | None:
     return _WrittenArray(node, get_stored_grid(document), meaning, {})
 
 
-def _identify(session: Session, path: str, array: _WrittenArray) -> Collected | None:
+def _join_references(session: Session, path: str, array: _WrittenArray) -> Collected | None:
     """Join statistics with the references that the session has written."""
     delta = session._workspace.changes.chunks.get(array.node.id)
     if delta is None or not array.rows:

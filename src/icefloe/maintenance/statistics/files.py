@@ -201,7 +201,7 @@ def decode_rows(data: bytes, path: str, node: NodeId, meaning: Meaning, rank: in
         for part in (columns[1 : 1 + rank], columns[1 + rank : 1 + 2 * rank])
     )
     named = dict(zip(_list_fields(meaning), columns[1 + 2 * rank :], strict=True))
-    return Rows(columns[0], clips, chunks, _complete(named, meaning, count))
+    return Rows(columns[0], clips, chunks, _complete_columns(named, meaning, count))
 
 
 def open_file(data: bytes, path: str) -> tuple[dict[str, Any], NDArray[np.uint8]]:
@@ -224,7 +224,7 @@ def open_file(data: bytes, path: str) -> tuple[dict[str, Any], NDArray[np.uint8]
     return header, payload[start + size :]
 
 
-def _complete(named: dict[str, NDArray[Any]], meaning: Meaning, count: int) -> Statistics:
+def _complete_columns(named: dict[str, NDArray[Any]], meaning: Meaning, count: int) -> Statistics:
     """Compute the columns that the file does not store."""
     empty = Statistics.empty(meaning, count)
     given = {name: named.get(name, getattr(empty, name)) for name in Statistics.__slots__}

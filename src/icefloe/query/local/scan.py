@@ -57,10 +57,10 @@ class LocalScan(TableScan):
     @property
     def schema(self) -> pa.Schema:
         """The columns of the rows of a local scan, as an Arrow schema."""
-        return self._shown.schema
+        return self._list_shown_columns.schema
 
     @property
-    def _shown(self) -> ArrayTable:
+    def _list_shown_columns(self) -> ArrayTable:
         return self.table if self.columns is None else self.table.select_columns(self.columns)
 
     def select(self, *names: str | Iterable[str]) -> LocalScan:
@@ -86,7 +86,7 @@ class LocalScan(TableScan):
         pyarrow.RecordBatch
             Rows that satisfy the filters.
         """
-        names = self._shown.schema.names
+        names = self._list_shown_columns.schema.names
         reading = self._reading()
         plan = reading.plan()
         for partition in range(plan.partitions):
@@ -211,7 +211,7 @@ class LocalScan(TableScan):
 
     def _reading(self) -> TableScan:
         """Return the scan of all columns that are returned or used by filters."""
-        names = [*self._shown.schema.names, *(each.variable for each in self.filters)]
+        names = [*self._list_shown_columns.schema.names, *(each.variable for each in self.filters)]
         return replace(self, table=self.coordinates.table.select_columns(dict.fromkeys(names)))
 
     def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:

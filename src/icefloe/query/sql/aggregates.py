@@ -179,7 +179,7 @@ class _SelectReader:
                     raise _NotReducibleError
             elif id(column) in settled:
                 if self._columns[column.name].role is not Role.VARIABLE:
-                    self._show(column)
+                    self._add_shown_term(column)
             else:
                 self._add_group_term(column)
         return Reduction(
@@ -283,7 +283,7 @@ class _SelectReader:
         values, missing = self._coordinates.values(column)
         return KnownColumn(values, missing, column.arrow, self._utc)
 
-    def _show(self, column: exp.Column) -> Column:
+    def _add_shown_term(self, column: exp.Column) -> Column:
         found = self._find_coordinate(column)
         values, missing = self._coordinates.values(found)
         self._shown[found.name] = GroupTerm(found.name, found.axes[0], found.arrow, values, missing)
@@ -291,7 +291,7 @@ class _SelectReader:
 
     def _add_group_term(self, column: exp.Column) -> None:
         """Add the largest evaluable expression around a coordinate to the terms of the groups."""
-        found = self._show(column)
+        found = self._add_shown_term(column)
         known = self._evaluate_column(found)
         largest: exp.Expr = column
         values: Any = self._shown[found.name].values

@@ -411,7 +411,7 @@ class _Preparation:
             attributes=dict(_TIME_ATTRIBUTES) if times else {},
         )
         self._group[dim][:] = keys
-        self._remember(dim)
+        self._record_variable(dim)
 
     # Variables
 
@@ -458,7 +458,7 @@ class _Preparation:
             dimension_names=self._dims,
             attributes=attributes,
         )
-        self._remember(name)
+        self._record_variable(name)
 
     def _choose_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the chunk shape of the template; by default, as many whole trailing dimensions as keep
@@ -471,7 +471,7 @@ class _Preparation:
             room = max(room // chosen, 1)
         return tuple(reversed(chunks))
 
-    def _remember(self, name: str) -> None:
+    def _record_variable(self, name: str) -> None:
         self._arrays[name] = self._describe(name)
         self._fresh.add(name)
 

@@ -258,7 +258,7 @@ class LocalStorage(Storage):
     @contextlib.contextmanager
     def make_room(self, expendable: Callable[[], Iterator[str]]) -> Iterator[None]:
         # docstring inherited
-        self._expendable.paths = _defer(expendable)
+        self._expendable.paths = _iterate_lazily(expendable)
         try:
             yield
         finally:
@@ -523,7 +523,7 @@ def _unpickle(cls: type[LocalStorage], root: str, settings: StorageSettings, syn
     return cls(root, settings, sync=sync)
 
 
-def _defer(items: Callable[[], Iterator[str]]) -> Iterator[str]:
+def _iterate_lazily(items: Callable[[], Iterator[str]]) -> Iterator[str]:
     """Call a function when its first item is requested."""
     yield from items()
 

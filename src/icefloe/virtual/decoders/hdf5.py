@@ -145,7 +145,7 @@ def _blosc2_rows(data: bytes, shape: tuple[int, ...], block: tuple[int, ...]) ->
     return values[tuple(slice(size) for size in shape)].tobytes()
 
 
-def _zfp(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
+def _decode_zfp(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     """Decode ZFP. The parameters contain the header that all chunks share, in 32-bit words."""
     import imagecodecs
 
@@ -172,7 +172,7 @@ def _bitshuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     return b"".join([*parts, data[position : position + left]])
 
 
-def _scale_offset(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
+def _decode_scale_offset(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     """Decode scale-offset: differences from the minimum in as few bits as possible.
 
     A difference of all ones stands for the fill value.
@@ -202,7 +202,7 @@ def _choose_letter(kind: int, signed: int) -> str:
     return "f" if kind == _FLOATS else "i" if signed else "u"
 
 
-def _nbit(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
+def _decode_nbit(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     """Decode n-bit: integers with as many bits as their type has; the highest bit is the sign."""
     if values[1]:  # the type uses all its bits, so values are stored unchanged
         return data
@@ -229,15 +229,15 @@ DECODERS: Final[dict[int, Decoder]] = {
     1: _numcodec("zlib"),
     2: _shuffle,
     4: _imagecodec("szip", _make_szip_arguments),
-    5: _nbit,
-    6: _scale_offset,
+    5: _decode_nbit,
+    6: _decode_scale_offset,
     307: _numcodec("bz2"),
     # LZF does not store the decoded size, which may include a checksum of 4 bytes.
     32000: _imagecodec("lzf", lambda values, chunk: {"out": chunk.size_bytes + 4}),
     32001: _numcodec("blosc"),
     32004: _imagecodec("lz4h5"),
     32008: _bitshuffle,
-    32013: _zfp,
+    32013: _decode_zfp,
     32015: _numcodec("zstd"),
     32018: _imagecodec("jpegls"),
     32026: _blosc2,

@@ -71,11 +71,11 @@ class ParseOptions:
     grib_parts: bool = False
     """True to make a group of each part of a GRIB file, even if all parts fit into one dataset."""
 
-    def drops(self, path: str) -> bool:
+    def is_excluded(self, path: str) -> bool:
         """Return whether the options of a parser exclude a variable."""
         return not self.drop_variables.isdisjoint((path, path.rpartition("/")[2]))
 
-    def loads(self, path: str, dimensions: Sequence[str], size_bytes: int) -> bool:
+    def should_load(self, path: str, dimensions: Sequence[str], size_bytes: int) -> bool:
         """Return whether a parser should load the values of a variable."""
         name = path.rpartition("/")[2]
         if self.loadable_variables is not None:

@@ -62,7 +62,7 @@ def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     variables = {
         each.name: _parse_variable(file, header, each, options)
         for each in header.variables
-        if not options.drops(each.name)
+        if not options.is_excluded(each.name)
     }
     return VirtualDataset(variables, (), encode_attributes(header.attributes))
 
@@ -194,7 +194,7 @@ def _parse_variable(
     if runs and size:
         check_ends(file, declared.name, begin + (runs - 1) * step, size)
     attributes = encode_attributes(declared.attributes, dtype)
-    if options.loads(declared.name, names, math.prod(shape) * dtype.itemsize):
+    if options.should_load(declared.name, names, math.prod(shape) * dtype.itemsize):
         if step == size:
             data = file.read(begin, begin + runs * size)
         else:

@@ -263,7 +263,7 @@ class _Scan:
         if mark not in self._names:
             self._names[mark] = _find_variable_name(handle)
         name = self._names[mark]
-        if self._options.drops(name):
+        if self._options.is_excluded(name):
             return
         if not self.attributes:
             self.attributes = _grib_attributes(handle, _GLOBAL)
@@ -387,7 +387,7 @@ def _make_dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, V
     first = next(iter(cubes.values()))
     variables = {name: _make_variable(cube) for name, cube in cubes.items()}
     coordinates = {**_make_header_coordinates(first), **_make_grid_coordinates(first)}
-    variables |= {name: each for name, each in coordinates.items() if not options.drops(name)}
+    variables |= {name: each for name, each in coordinates.items() if not options.is_excluded(name)}
     return variables
 
 

@@ -148,7 +148,7 @@ class _Parser:
         for name in group:
             shown = get_shown_name(name)
             full = f"{path}/{shown}" if path else shown
-            if self._options.drops(full):
+            if self._options.is_excluded(full):
                 continue
             member = _follow_link(group, name)
             if isinstance(member, h5py.Dataset):
@@ -194,7 +194,7 @@ class _Parser:
         if dtype.kind == "T":
             return member, make_loaded_variable(names, _pad(_read_strings(dataset), shape, ""), attributes)
         get_zarr_type(dtype)
-        if self._options.loads(path, names, dataset.size * dtype.itemsize) and _can_decode(filters):
+        if self._options.should_load(path, names, dataset.size * dtype.itemsize) and _can_decode(filters):
             values = _pad(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
             return member, make_loaded_variable(names, values, attributes)
         if dataset.external is not None or dataset.is_virtual:

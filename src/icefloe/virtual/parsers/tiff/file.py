@@ -73,7 +73,7 @@ def _make_dataset(opened: tifffile.TiffFile, options: ParseOptions, file: Source
     levels: list[tuple[dict[str, VirtualVariable], list[Refused]]] = [({}, [])]
     for number, series in enumerate(opened.series):
         name = f"image_{number}" if number else "image"
-        if options.drops(name):
+        if options.is_excluded(name):
             continue
         levels += [({}, []) for _ in range(len(levels), len(series.levels))]
         for (variables, refused), level in zip(levels, series.levels, strict=False):
@@ -84,7 +84,7 @@ def _make_dataset(opened: tifffile.TiffFile, options: ParseOptions, file: Source
                 continue
             located = {"": variable} if number else locate_pixels(opened.pages.first, variable)
             variables[name] = located.pop("")
-            variables |= {other: each for other, each in located.items() if not options.drops(other)}
+            variables |= {other: each for other, each in located.items() if not options.is_excluded(other)}
     image, *overviews = [VirtualDataset(found, (), refused=tuple(refused)) for found, refused in levels]
     groups = {f"{OVERVIEW}{depth}": each for depth, each in enumerate(overviews, 1)}
     return replace(image, attributes=_read_file_attributes(opened), groups=groups)

@@ -106,7 +106,7 @@ class _Hierarchy:
         groups: dict[str, VirtualDataset] = {}
         for name in sorted(_list_children(path, self.documents)):
             child = _make_key(path, name)
-            if self.options.drops(child.removeprefix(f"{self.options.group}/")):
+            if self.options.is_excluded(child.removeprefix(f"{self.options.group}/")):
                 continue
             if _is_array(child, self.documents):
                 arrays[name] = child
