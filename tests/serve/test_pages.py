@@ -124,7 +124,9 @@ def test_history_has_commits_branches_and_tags(client: httpx.Client, repo: Repos
 def test_first_page_has_the_size_of_the_repository_and_the_units_and_period_of_arrays(
     client: httpx.Client, repo: Repository
 ) -> None:
-    text = page_text(client.get("/").text)
+    texts = (page_text(client.get("/").text) for _ in range(20))  # a busy machine counts for a while
+
+    text = next(text for text in texts if "of chunks" in text)
 
     size = repo.chunk_storage_stats().non_virtual_bytes()
     assert f"{size / 1e6:.1f} MB of chunks" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from icefloe._internal.concurrency import get_pool
@@ -72,7 +73,11 @@ def list_arrays(opened: OpenVersions) -> dict[str, Any] | None:
     session = opened.versions.session(shown.snapshot_id)
     found, derived = views.contents(session, _MAX_ARRAYS), set(list_derived(session))
     times = [each["path"] for each in found["coordinates"] if each["is_time"]]
-    periods = {path: read_extent(opened.view(shown.snapshot_id, path)) for path in times[:_MAX_PERIODS]}
+    open_view = partial(opened.view, shown.snapshot_id)
+    extents = get_pool("serve-extents", 4).map(
+        lambda path: read_extent(open_view(path)), times[:_MAX_PERIODS]
+    )
+    periods = dict(zip(times, extents, strict=False))
     for each in (*found["data"], *found["coordinates"]):
         group = each["path"].rpartition("/")[0]
         of_dims = (periods.get(f"{group}/{dim}") for dim in each["dims"])
