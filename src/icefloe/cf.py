@@ -457,6 +457,8 @@ def _to_julian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers
 
 
 def _format_digits(values: Numbers, width: int, after: str) -> list[Numbers]:
-    """Return a column of character codes per digit, and one for the separator."""
+    """Format numbers with a fixed number of digits, as one column of character codes per digit and one for
+    the separator.
+    """
     columns = [values // 10**place % 10 + ord("0") for place in range(width - 1, -1, -1)]
     return [*columns, np.full(len(values), ord(after))] if after else columns

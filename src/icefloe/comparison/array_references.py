@@ -116,7 +116,7 @@ def chunk_references(session: Session, path: str) -> ArrayReferences:
 
 
 def find_array(workspace: Workspace, path: str) -> NodeSnapshot:
-    """Return the array at a path whose references are compared; raise NodeNotFoundError if there is none."""
+    """Return the array at a path; raise NodeNotFoundError if there is none."""
     whole = normalize(f"/{path}")
     node = workspace.node(whole)
     if node is None or not isinstance(node.node_data, ArrayNodeData):

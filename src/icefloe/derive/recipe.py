@@ -87,7 +87,9 @@ class Coarsen:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A dimension mapping in a recipe: the dimension is reduced and missing in the output."""
+    """A dimension mapping in a recipe: the function reduces the dimension, so that the output does not have
+    it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

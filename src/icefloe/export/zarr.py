@@ -208,7 +208,7 @@ class _ExportTask:
     """The chunks of the target that are assembled from parts."""
 
     def shift(self) -> Coords:
-        """The offset between chunk coordinates of the source and of the target."""
+        """Return the offset between chunk coordinates of the source and of the target."""
         return np.array([span.start // size for span, size in zip(self.spans, self.sizes, strict=True)])
 
 
@@ -282,7 +282,7 @@ def _count_decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
 def _separate_copies(
     array: Selected, refs: ArrayManifest, sizes: Sequence[int]
 ) -> tuple[Coords, NDArray[np.int64], Coords]:
-    """Split the chunks of the target into chunks that can be copied, with their lengths, and other chunks."""
+    """Separate the chunks of the target that can be copied, with their lengths, from all other chunks."""
     coords = refs.coords.astype(np.int64)
     lengths = np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
     if array.is_whole:

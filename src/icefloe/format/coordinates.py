@@ -49,7 +49,7 @@ def sort_order(coords: Coords) -> Rows | None:
 
 
 def keep_last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
-    """Return sorted unique chunk coordinates and their rows. Of equal coordinates, the last wins."""
+    """Return sorted unique chunk coordinates and their rows. If coordinates are equal, the last row wins."""
     if len(coords) < 2:
         return coords, None
     order = sort_order(coords)

@@ -114,8 +114,9 @@ class ArrayManifest:
 
     @staticmethod
     def of(coords: ArrayLike, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """Create the manifest columns of one array from references in any order. Of equal coordinates, the
-        last wins."""
+        """Create the manifest columns of one array from references in any order. If coordinates are equal,
+        the last reference wins.
+        """
         manifest = ArrayManifest.of_sorted(
             to_unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns
         )

@@ -152,7 +152,7 @@ def _make_chunk_indices(chunks: UpdatedChunks) -> Tables:
 
 
 def _take_large_lists(payload: Payload) -> dict[NodeId, ChunkRegions]:
-    """Read the long lists of sorted chunks of a log, and empty them in the payload.
+    """Read the long lists of sorted chunks of a log, and remove their items from the payload.
 
     Writers place the chunks of an array at a constant distance. They are viewed where they are, so that no
     column of positions is necessary. All other lists stay in the payload.

@@ -36,7 +36,7 @@ class History:
         return {*self.branches.values(), *self.tags.values()}
 
     def reached(self) -> NDArray[np.bool_]:
-        """A mask of the snapshots in the commit graph to which a branch or tag leads."""
+        """Return a mask of the snapshots to which a branch or tag leads."""
         return self.snapshots.mark_ancestry(self.tips)
 
     def with_refs(self, branches: Iterable[str] | None, tags: Iterable[str] | None) -> History:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _make_dim_option(use: str) -> Callable[[Any], Any]:
-    """Return the option `--dim` of a command, which describes the use of the dimension."""
+    """Create the option `--dim`, whose help text describes the use of the dimension."""
     return click.option("--dim", default="time", show_default=True, help=f"The dimension {use}.")
 
 

@@ -113,7 +113,7 @@ def get_versions(state: Snapshot | Workspace, app: str) -> CommittedVersions:
 
 
 def with_version(versions: CommittedVersions, version: str, digest: str | None = None) -> CommittedVersions:
-    """Return a copy of the commit keys with one more idempotent commit, which becomes the last."""
+    """Return a copy of the commit keys with one more version, which becomes the last version."""
     number = _parse_number(version)
     added = replace(versions, last=version, digest=digest)
     if digest is not None:
