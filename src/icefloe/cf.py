@@ -92,7 +92,7 @@ class TimeCoding:
         return self.has_timestamps and bool((microseconds >= first).all())
 
     def microseconds(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Decode CF times to microseconds since 1970-01-01 of the calendar; finer parts are rounded."""
+        """Decode CF times to microseconds since 1970-01-01 in their calendar. Finer parts are rounded."""
         if numbers.dtype.kind in "iu":
             whole = numbers.astype(np.int64)
             if self.unit_ns >= 1000:

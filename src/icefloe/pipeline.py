@@ -58,7 +58,7 @@ def ingest_files(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> IngestReport:
-    """Run the ingest pipeline: ingest files into a repository in parallel, each of them exactly once.
+    """Ingest files into a repository in parallel, each of them exactly once.
 
     Data is written to a staging branch. The target branch moves when everything is written and checked,
     and does not move if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
@@ -167,7 +167,7 @@ def derive_arrays(
     progress: Progress | None = None,
     authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
 ) -> DeriveReport:
-    """Run the pipeline of derived arrays: compute the chunks whose inputs changed, and keep the others.
+    """Update derived arrays: compute the chunks whose inputs changed, and keep the others.
 
     Everything is computed and audited before one commit makes it visible. If nothing changed, no executor
     starts and nothing is committed.

@@ -35,7 +35,7 @@ class SafeStream:
 
     @property
     def painted(self) -> ColouredStream:
-        """The standard stream under a safe stream that lets our own colours through."""
+        """The underlying stream, which does not escape icefloe's own colours."""
         return ColouredStream(self._stream)
 
     def __getattr__(self, name: str) -> Any:
@@ -62,7 +62,7 @@ class ColouredStream(SafeStream):
 
 
 def get_colour_stream(stream: Any) -> Any:
-    """Return the standard stream that lets our own colours and progress bars through."""
+    """Return the standard stream that does not escape icefloe's own colours and progress bars."""
     return stream.painted if isinstance(stream, SafeStream) else ColouredStream(stream)
 
 

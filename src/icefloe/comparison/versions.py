@@ -219,7 +219,9 @@ def find_array_differences(
 def read_differing_references(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> tuple[ArrayManifest, ArrayManifest]:
-    """Read the references of an array in two versions to compare, without the manifests that both share."""
+    """Read the references of an array in two versions, except the references in manifests that both versions
+    share.
+    """
     is_shrunk = any(size < was for was, size in zip(_get_shape(old), _get_shape(new), strict=True))
     is_changed = any(each.id in space.changes.chunks for space, each in ((before, old), (after, new)))
     if is_shrunk or is_changed or old.id != new.id:

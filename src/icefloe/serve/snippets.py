@@ -66,8 +66,9 @@ class Reading:
         return [*found, Snippet("Command line", self._command())]
 
     def _note_rows(self) -> str:
-        """Tell that the SQL query of a snippet selects more rows than the command prints; empty if it does
-        not."""
+        """Return a note if the SQL query of a snippet selects more rows than the command prints; otherwise an
+        empty string.
+        """
         drawn = (self.layout.y, self.layout.x)
         rows = math.prod(size for axis, size in enumerate(self.view.shape) if axis in drawn)
         if rows <= _MAX_PRINTED:

@@ -51,7 +51,7 @@ class Pieces:
 
     @property
     def stops(self) -> Column:
-        """The cell after the last one of each piece's box, by dimension."""
+        """The index after the last cell of each box, by dimension."""
         return self.starts + self.shape
 
     def select(self, rows: Any) -> Pieces:

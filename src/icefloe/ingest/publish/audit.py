@@ -553,7 +553,7 @@ class NewData:
 
     @property
     def dims(self) -> set[str]:
-        """The dimensions along which some new source in the audit covers only a part."""
+        """The dimensions along which at least one new source covers only a part of the arrays."""
         sizes = self.dataset.sizes
         spans = {span for row in self.rows for span in row.box.items()}
         return {dim for dim, span in spans if span != (0, sizes.get(dim))}
@@ -628,7 +628,7 @@ def select_sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
 def has_same_labels(
     one: Mapping[Any, Any], other: Mapping[Any, Any], region: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether a file has the same labels as its region of the staged group, as an audit check."""
+    """Return whether a file has the same labels as its region of the staged group."""
     for dim, labels in other.items():
         start, stop = region.get(str(dim), (0, None))
         if dim in one and not one[dim][start:stop].equals(labels):
