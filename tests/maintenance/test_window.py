@@ -85,6 +85,21 @@ def test_window_without_a_common_boundary_is_refused(repo: icefloe.Repository) -
     assert repo.lookup_branch("main") == tip
 
 
+@pytest.mark.usefixtures("no_small_arrays")
+def test_window_with_chunk_boundaries_that_never_coincide_is_refused() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repo.transaction("main", message="chunks of 7 and 11 rows") as store:
+        group = zarr.create_group(store)
+        for name, size in (("a", 7), ("b", 11), ("time", 60)):
+            data = np.arange(60.0)
+            group.create_array(name, data=data, chunks=(size,), dimension_names=["time"])
+
+    with pytest.raises(
+        icefloe.InvalidInputError, match="no row starts a chunk in both /b and the other arrays"
+    ):
+        repo.keep_window(5.0)
+
+
 def test_window_that_keeps_everything_makes_no_commit(repo: icefloe.Repository) -> None:
     tip = repo.lookup_branch("main")
 

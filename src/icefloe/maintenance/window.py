@@ -145,9 +145,12 @@ def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
         size = _get_chunk_size(node, dim)
         step = math.lcm(step, size)
         if row and not row // step:
+            reason = f"no chunk of {node.path} starts before it"
+            if size <= row:
+                reason = f"until there, no row starts a chunk in both {node.path} and the other arrays"
             raise _make_error(
-                f"the window begins at row {row} of {dim}, but no chunk of {node.path} starts before it: its "
-                f"chunks have {counted(size, 'row')}"
+                f"the window begins at row {row} of {dim}, but {reason}: chunks of {node.path} have "
+                f"{counted(size, 'row')}"
             )
     return row // step * step
 
