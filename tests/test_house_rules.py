@@ -239,7 +239,7 @@ def test_function_and_module_names_are_meaningful() -> None:
     assert [problem for module in source_modules() for problem in empty_names(module)] == []
 
 
-def test_classes_have_names_of_their_own() -> None:
+def test_class_names_are_unique() -> None:
     assert list(shared_class_names(source_modules())) == []
 
 

@@ -44,7 +44,7 @@ def test_text_order_is_byte_order(a: bytes, b: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [INITIAL.lower(), INITIAL.replace("1", "I"), INITIAL.replace("1", "l")])
-def test_parse_accepts_case_and_look_alikes(text: str) -> None:
+def test_parse_accepts_lower_case_and_look_alike_characters(text: str) -> None:
     assert SnapshotId.parse(text) == ids.INITIAL_SNAPSHOT_ID
 
 

@@ -37,7 +37,9 @@ def finished(writer: RepositoryWriter, **repo_info: Any) -> Any:
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("layout", ["each", "together", "split"])
-def test_official_package_reads_every_array_of_ours(tmp_path: Path, spec: Spec, layout: Layout) -> None:
+def test_official_package_reads_every_array_of_our_repository(
+    tmp_path: Path, spec: Spec, layout: Layout
+) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec, layout=layout)
     nodes = samples.tree()
     tip = writer.commit("all kinds", nodes)
@@ -48,7 +50,7 @@ def test_official_package_reads_every_array_of_ours(tmp_path: Path, spec: Spec, 
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_nodes_are_found_in_any_sort_order(tmp_path: Path, spec: Spec) -> None:
+def test_official_package_finds_nodes_in_any_sort_order(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     nodes = samples.sort_sensitive()
     tip = writer.commit("paths", nodes)
@@ -94,7 +96,7 @@ def _facts(writer: RepositoryWriter, id: SnapshotId) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_diff_lists_the_changes_of_each_commit(tmp_path: Path, spec: Spec) -> None:
+def test_official_diff_lists_the_changes_of_each_commit(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     root, gone = GroupInput("/"), GroupInput("/gone")
     array = ArrayInput("/a", samples.numbers(6), (2,))
@@ -150,7 +152,7 @@ def test_official_package_reads_our_empty_commit(tmp_path: Path, spec: Spec) -> 
 
 
 @official.needs_v2
-def test_compressed_locations_are_read(tmp_path: Path) -> None:
+def test_official_package_reads_compressed_locations(tmp_path: Path) -> None:
     compression = LocationCompression(min_num_chunks=10)
     writer = RepositoryWriter(tmp_path / "repo", compression=compression)
     nodes: list[NodeInput] = [GroupInput("/"), ArrayInput("/v", samples.numbers(12, 12), (1, 2), "virtual")]
@@ -168,7 +170,7 @@ def test_compressed_locations_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("level", [1, 3, 9, 19])
-def test_every_zstd_level_is_read(tmp_path: Path, spec: Spec, level: int) -> None:
+def test_official_package_reads_every_zstd_level(tmp_path: Path, spec: Spec, level: int) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec, level=level)
     nodes = samples.tree()
     tip = writer.commit("level", nodes)

@@ -39,7 +39,7 @@ def _build(package: Any) -> Any:
     return config
 
 
-def test_official_config_file_equals_ours(tmp_path: Path) -> None:
+def test_official_config_file_equals_the_file_of_icefloe(tmp_path: Path) -> None:
     icechunk = pytest.importorskip("icechunk")
     create: dict[str, Any] = {"spec_version": 1} if icechunk.__version__ >= "2" else {}
     storage = icechunk.local_filesystem_storage(str(tmp_path))

@@ -91,7 +91,7 @@ def test_prefixes_are_folders() -> None:
         ("/a/c/4294967296", "/a", None),
     ],
 )
-def test_folders_inside_an_array_are_leading_coordinates(
+def test_folders_inside_an_array_are_parsed_as_leading_coordinates(
     path: str, array: str, first: tuple[int, ...] | None
 ) -> None:
     assert parse_leading_coords(path, array) == first

@@ -109,7 +109,7 @@ def test_mode_and_nearest_keep_classes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_derived(repo, "nearest/1")["classes"], classes[::2, ::2])
 
 
-def test_levels_of_packed_arrays_are_packed_alike(tmp_path: Path) -> None:
+def test_pyramid_levels_have_the_same_packing_as_their_array(tmp_path: Path) -> None:
     values = np.array([[10.0, 20.0, np.nan, np.nan], [30.0, np.nan, np.nan, np.nan]])
     repo = write_array(tmp_path, values, dtype="i2", scale_factor=0.5, _FillValue=-1)
 
@@ -144,7 +144,7 @@ def test_reducing_levels_deletes_superfluous_levels(tmp_path: Path) -> None:
     assert derive(repo).commit is None
 
 
-def test_an_array_in_the_way_of_a_pyramid_is_reported(tmp_path: Path) -> None:
+def test_existing_array_at_the_path_of_a_pyramid_is_reported(tmp_path: Path) -> None:
     make_repository(tmp_path)
 
     with pytest.raises(InvalidInputError, match="an array already exists at /t2m"):

@@ -38,7 +38,7 @@ def test_a_module_that_changed_is_executed_again(tmp_path: Path, module: str) ->
     assert found == [0, 1, 2]
 
 
-def test_recipes_in_two_folders_have_modules_of_their_own(tmp_path: Path, module: str) -> None:
+def test_recipes_in_two_folders_use_separate_modules(tmp_path: Path, module: str) -> None:
     for folder in ("a", "b"):
         write_source(
             tmp_path / folder, module, f"from {module}_help import NAME\ndef f():\n    return NAME\n"

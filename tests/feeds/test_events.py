@@ -30,7 +30,7 @@ def events(repo: icefloe.Repository, bookmark: Path) -> list[Event]:
     return found
 
 
-def test_events_are_reported_in_order(repo: icefloe.Repository, tmp_path: Path) -> None:
+def test_events_are_reported_in_commit_order(repo: icefloe.Repository, tmp_path: Path) -> None:
     bookmark = tmp_path / "seen.json"
     commit(repo, "before the bookmark")
     assert events(repo, bookmark) == []

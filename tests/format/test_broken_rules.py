@@ -94,7 +94,7 @@ def test_lookup_detects_unsorted_references() -> None:
         packed.find(NodeId(node_id(1)), (5,))
 
 
-def test_references_of_another_rank_are_dropped_on_demand() -> None:
+def test_references_of_another_rank_can_be_dropped() -> None:
     packed = files.read_manifest(
         sample(MANIFEST, manifest(ref(0), ref(0, 1), ref(2))).data, ManifestId(bytes(12))
     )

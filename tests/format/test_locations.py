@@ -124,7 +124,7 @@ def test_frame_sizes_equal_those_of_zstd(options: dict[str, bool], lengths: list
         assert sizes.tolist() == expected == lengths
 
 
-def test_frame_sizes_of_real_dictionary_frames_are_read_in_bulk() -> None:
+def test_sizes_of_dictionary_frames_are_read_in_bulk() -> None:
     urls = Blobs.from_texts([f"s3://bucket/some/prefix/{i % 97}/file-{i:05}.nc" for i in range(500)])
     dictionary = LocationCompression(min_num_chunks=1).train(urls, 500)
     assert dictionary is not None

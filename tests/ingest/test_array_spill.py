@@ -197,7 +197,7 @@ def test_files_of_maps_become_series(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_damaged_file_is_named_and_only_the_inspection_is_kept(tmp_path: Path) -> None:
+def test_damaged_file_is_reported_and_only_the_inspection_is_kept(tmp_path: Path) -> None:
     files, repo = map_files(tmp_path, 9), new_repo(tmp_path)
     before = stored(repo)
     with h5py.File(files[7]) as file:

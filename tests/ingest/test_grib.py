@@ -355,7 +355,7 @@ def test_one_file_per_level_and_step_is_ingested(tmp_path: Path, mode: str) -> N
 
 
 @modes("hybrid")
-def test_concat_dim_can_be_given_for_grib(tmp_path: Path, mode: str) -> None:
+def test_grib_ingest_accepts_a_concat_dim(tmp_path: Path, mode: str) -> None:
     files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
     repo = new_repo(tmp_path)
 

@@ -368,7 +368,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", BOMBS)
-def test_malicious_file_is_rejected_without_much_memory(what: str) -> None:
+def test_malicious_file_is_rejected_in_bounded_memory(what: str) -> None:
     repo = Repository.open(place(files_of(ALPHA) | {TIP: BOMBS[what]}))
 
     tracemalloc.start()

@@ -62,7 +62,7 @@ def test_expiring_twice_keeps_the_logs_in_order() -> None:
     ]
 
 
-def test_old_tips_are_kept() -> None:
+def test_old_branch_tips_are_kept_by_an_expiration() -> None:
     repo = repository()
     tagged, branched = commit(repo, 1), commit(repo, 2)
     repo.create_tag("v1", tagged)

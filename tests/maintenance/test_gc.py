@@ -118,7 +118,7 @@ def test_files_of_users_are_never_deleted(tmp_path: Path, version: int) -> None:
     assert all(file.exists() for file in (outside, *files))
 
 
-def test_garbage_behind_a_linked_folder_is_reported_and_kept(tmp_path: Path) -> None:
+def test_garbage_in_a_linked_folder_is_reported_and_kept(tmp_path: Path) -> None:
     repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
     array = zarr.create_array(

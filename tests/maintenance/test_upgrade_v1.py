@@ -135,7 +135,7 @@ def test_old_repository_object_is_invalidated() -> None:
     assert "invalidated" in repr(repo)
 
 
-def test_files_of_version_1_can_stay() -> None:
+def test_upgrade_can_keep_files_of_version_1() -> None:
     upgraded = upgrade_icechunk_repository(version_1(), dry_run=False, delete_unused_v1_files=False)
 
     assert "branch.main/ref.json" in names(upgraded, "refs")

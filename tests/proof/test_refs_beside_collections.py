@@ -96,7 +96,7 @@ def interleaved(storage: Storage, orphan: str, how: str, collected: int, put: in
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("how", REFS)
-def test_ref_points_to_complete_snapshot_or_is_rejected(how: str, version: int) -> None:
+def test_new_ref_points_to_a_complete_snapshot_or_is_rejected(how: str, version: int) -> None:
     repo, orphan = with_garbage(version)
     before = {branch: repo.lookup_branch(branch) for branch in repo.list_branches()}
     collecting = requests(lambda storage: Repository.open(storage).garbage_collect(now()), repo.storage)

@@ -100,7 +100,7 @@ def test_page_of_an_input_lists_derived_arrays(client: httpx.Client) -> None:
     assert 'href="/array/main/zonal/zonal"' in html
 
 
-def test_levels_are_listed_apart_from_data(client: httpx.Client) -> None:
+def test_pyramid_levels_are_listed_separately_from_data(client: httpx.Client) -> None:
     html = client.get("/").text
 
     assert 'href="/array/main/zonal/zonal"' in html

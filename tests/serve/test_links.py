@@ -99,7 +99,7 @@ def test_counts_of_one_use_the_singular(client: httpx.Client) -> None:
     )
 
 
-def test_ledgers_are_listed_apart_from_the_data(tmp_path: Path) -> None:
+def test_ledgers_are_listed_separately_from_data(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path)))
     with repo.transaction("main", message="a ledger") as store:
         for name in ("t", "_icefloe/ledger/x/source"):
@@ -111,7 +111,7 @@ def test_ledgers_are_listed_apart_from_the_data(tmp_path: Path) -> None:
     assert text.index("Ledgers of ingests") < text.index("/_icefloe/ledger/x/source")
 
 
-def test_the_health_page_says_what_a_quick_check_leaves_out(
+def test_the_health_page_lists_what_a_quick_check_omits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "repo")

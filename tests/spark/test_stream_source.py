@@ -67,7 +67,7 @@ class Stream:
         return rows
 
 
-def test_first_batch_is_whole_table_and_later_ones_are_changes(folder: str) -> None:
+def test_first_batch_is_the_whole_table_and_later_batches_are_changes(folder: str) -> None:
     stream = Stream(folder)
 
     first = stream.run_batch()

@@ -104,7 +104,7 @@ def test_location_can_contain_only_one_repository(storage: Storage, version: int
 ODD = ["..", ".", "...", " ", "é", "a%2Fb", "tag.x", "x" * 200]
 
 
-def test_unusual_names_round_trip_and_stay_inside(storage: Storage, version: int) -> None:
+def test_unusual_ref_names_round_trip_and_stay_inside_the_repository(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
 

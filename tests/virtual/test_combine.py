@@ -61,7 +61,7 @@ def expected(time: Any, x: Any = (10.0, 20.0, 30.0)) -> dict[str, Any]:
     }
 
 
-def test_combine_concatenates_in_given_order(tmp_path: Path) -> None:
+def test_combine_concatenates_files_in_the_given_order(tmp_path: Path) -> None:
     parts = [month(tmp_path / f"{n}.nc", [2 * n, 2 * n + 1]) for n in range(3)]
 
     dataset = combine(parts, "time")

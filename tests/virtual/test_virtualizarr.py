@@ -43,7 +43,7 @@ def test_dataset_is_converted_to_virtualizarr_and_back(tmp_path: Path) -> None:
     assert [source.checksum for source in again.sources] == [None]
 
 
-def test_virtualizarr_dataset_decodes_like_ours(tmp_path: Path) -> None:
+def test_virtualizarr_dataset_decodes_to_the_same_values(tmp_path: Path) -> None:
     path = write(tmp_path / "f.nc")
     registry = ObjectStoreRegistry({"file://": LocalStore("/")})
 

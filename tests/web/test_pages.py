@@ -391,7 +391,7 @@ def test_click_on_the_change_map_opens_the_chunk(browser: Browser, base: str) ->
         assert "chunk=24%2C1%2C1" in visit.page.url
 
 
-def test_the_commits_behind_a_cell_and_an_array_are_found_by_clicking(browser: Browser, base: str) -> None:
+def test_clicks_lead_to_the_commits_that_wrote_a_cell_or_an_array(browser: Browser, base: str) -> None:
     with visiting(browser, base) as visit:
         visit.page.locator("a.array", has_text="tas").click()
         visit.wait_until_drawn()

@@ -90,7 +90,7 @@ LARGE = b"t" * 600
 
 
 @pytest.mark.parametrize("operation", ["merge", "cherry-pick", "revert"])
-def test_operation_fails_when_chunks_that_it_takes_were_collected(
+def test_operation_fails_when_chunks_that_it_needs_were_collected(
     operation: str, repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots and manifests are in memory by then, and would not be missed."""

@@ -43,7 +43,7 @@ CASES = [(*pair, ("ours", "theirs")[number % 2]) for number, pair in enumerate(p
 
 
 @pytest.mark.parametrize(("ours", "theirs", "strategy"), CASES)
-def test_merge_yields_a_whole_hierarchy_and_logs_its_changes(
+def test_merge_of_replaced_nodes_keeps_the_hierarchy_complete(
     repo: Repository, ours: str, theirs: str, strategy: Any
 ) -> None:
     branch = f"{ours} {theirs} {strategy}"

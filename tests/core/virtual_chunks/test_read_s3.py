@@ -84,7 +84,7 @@ def test_unavailable_credentials_raise_an_error(endpoint: str, bucket: S3Store) 
         read_ref(session_on(endpoint, s3_refreshable_credentials(no_keys)), URL)
 
 
-def test_bucket_comes_from_the_container(endpoint: str, bucket: S3Store) -> None:
+def test_bucket_is_taken_from_the_virtual_chunk_container(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
 
     for location in ("s3://archive/other.nc", "s3://other/data/a.nc", "s3://archive.data/a"):

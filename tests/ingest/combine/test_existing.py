@@ -191,7 +191,7 @@ def test_ledger_regions_move_when_files_are_inserted(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files, **OUTER))
 
 
-def test_unknown_concat_dim_is_created_and_noted(tmp_path: Path) -> None:
+def test_unknown_concat_dim_is_created_and_reported(tmp_path: Path) -> None:
     files = archive(tmp_path)
 
     with pytest.raises(InvalidInputError, match="did you mean time"):

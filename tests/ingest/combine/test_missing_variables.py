@@ -78,7 +78,7 @@ def test_missing_variables_are_filled_along_concat_dim(tmp_path: Path) -> None:
     )
 
 
-def test_variable_and_rows_can_be_added_later(tmp_path: Path) -> None:
+def test_new_variables_and_rows_can_be_added_later(tmp_path: Path) -> None:
     """A variable that the repository lacks, and rows between the stored ones."""
     files = files_of(tmp_path, [(A.isel(lat=[0, 2, 4]), None), (with_p(B), None)])
     repo = new_repo(tmp_path)

@@ -205,7 +205,7 @@ def test_missing_variable_requires_inner_or_outer_join(tmp_path: Path) -> None:
     assert_same(read_all(repo), expected(files, join="outer"))
 
 
-def test_field_only_in_the_repository_is_kept(tmp_path: Path) -> None:
+def test_static_field_missing_from_new_files_is_kept(tmp_path: Path) -> None:
     files = [*files_with(tmp_path, OROG), write(tmp_path / "1.nc", days(2, 2, crs=((), 1)))]
     repo = new_repo(tmp_path)
     run(repo, files[0])

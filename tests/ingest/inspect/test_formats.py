@@ -194,7 +194,7 @@ def test_unreadable_variables_are_not_skipped_silently(tmp_path: Path) -> None:
         run(repo, tmp_path / "f.tif")
 
 
-def test_variables_skipped_by_cfgrib_are_noted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_variables_skipped_by_cfgrib_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "f.grib").open("wb") as file:
         for name in ("2t", "10u"):
             handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")

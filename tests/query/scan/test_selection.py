@@ -108,7 +108,7 @@ def test_sel_finds_float32_and_timedelta_labels(labels: dict[str, Any]) -> None:
     assert found == expected
 
 
-def test_partial_time_selects_whole_period() -> None:
+def test_partial_time_selects_the_whole_period() -> None:
     session, table, _ = parts()
     expected = frame_rows(opened(session).sel(time="2020-01"), table.schema.names)
 

@@ -62,7 +62,7 @@ def test_parenthesized_conjuncts_are_separate_conditions() -> None:
     assert merge.on == ("t.x = s.x", "t.y = s.y", "t.z = 1 OR s.z = 1")
 
 
-def test_update_delete_and_insert_keep_conditions_as_written() -> None:
+def test_update_delete_and_insert_keep_their_conditions_unchanged() -> None:
     where = "WHERE x IN (SELECT y FROM z WHERE q = 'SET')"
 
     assert parse_statement(f"UPDATE r.g AS t SET a = (SELECT 1), b = 2 {where}", ["r"]) == UpdateOrDelete(

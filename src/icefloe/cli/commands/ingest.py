@@ -148,8 +148,8 @@ _CHECKS = ("monotone", "source", "gaps")
 @click.option(
     "--append-order",
     type=click.Choice(["commit", "sorted", "strict"]),
-    help="If others extended the same arrays meanwhile, append to their rows instead of ingesting again: "
-    "after them, by label, or only if all labels follow theirs.",
+    help="If another ingest extends the same arrays first, append the new rows instead of ingesting again: "
+    "at the end (commit), sorted by label (sorted), or only if all labels come last (strict).",
 )
 @click.option(
     "--checks",

@@ -65,7 +65,9 @@ SYSTEMS: dict[str, tuple[dict[int, Any], str]] = {
 
 
 @pytest.mark.parametrize(("keys", "expected"), SYSTEMS.values(), ids=SYSTEMS)
-def test_grid_mapping_describes_the_reference_system(tmp_path: Path, keys: Any, expected: str) -> None:
+def test_grid_mapping_describes_the_coordinate_reference_system(
+    tmp_path: Path, keys: Any, expected: str
+) -> None:
     dataset = virtualize(geo_tiff(tmp_path / "f.tif", {**keys, RASTER: 1}))
 
     found = dataset.variables["spatial_ref"]
