@@ -55,7 +55,7 @@ class ValueDifferences(Report):
         else:
             text = f"{self.differing} of {self.cells} cells differ"
             if self.largest is not None:
-                text += f" by at most {_number(self.largest)}"
+                text += f" by at most {_format_number(self.largest)}"
             if self.missing:
                 text += f"; {self.missing} of them are missing in one version"
         more = {"new": self.added_cells, "gone": self.removed_cells}
@@ -173,7 +173,7 @@ def subtract_values(
     return result[tuple(0 if axis in dropped else slice(None) for axis in range(result.ndim))]
 
 
-def _number(value: float | int) -> str:
+def _format_number(value: float | int) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 

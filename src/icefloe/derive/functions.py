@@ -94,7 +94,7 @@ class Function:
                 f"{self.name} returned an array of shape {values.shape} for {self.output_dims}; expected "
                 f"{expected}"
             )
-        values = values if values.dtype == self.dtype else _cast(values, self.dtype, self.name)
+        values = values if values.dtype == self.dtype else _cast_result(values, self.dtype, self.name)
         return self._drop_missing(values, spans)
 
     def _compute_checked(self, blocks: Sequence[InputBlock], spans: Mapping[str, Span]) -> Values:
@@ -394,7 +394,7 @@ def _quantise(values: Values, arguments: Mapping[str, Any]) -> Values:
     return np.where(np.isfinite(values), rounded.view(values.dtype), values)
 
 
-def _cast(values: Values, dtype: np.dtype[Any], name: str) -> Values:
+def _cast_result(values: Values, dtype: np.dtype[Any], name: str) -> Values:
     if dtype.kind in "iu" and values.dtype.kind in "iuf":
         finite = values[np.isfinite(values)]
         limits = np.iinfo(dtype)

@@ -147,7 +147,7 @@ def stream_payload(data: bytes | memoryview, place: str) -> tuple[int, Iterator[
 
 
 def _decompress_parts(frame: memoryview, size: int, place: str) -> Iterator[bytes]:
-    if _frame_end(frame, size) != len(frame):
+    if _find_frame_end(frame, size) != len(frame):
         _refuse(f"{place}: the zstd frame does not end at byte {len(frame)}")
     left = size
     try:
@@ -192,7 +192,7 @@ def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.ui
     """Decompress a frame of known size. numpy allocates the memory with huge pages, which saves page
     faults.
     """
-    end = _frame_end(frame, size)
+    end = _find_frame_end(frame, size)
     if end != len(frame):
         _refuse(f"{place}: the zstd frame ends at byte {end} of {len(frame)}")
     room = np.empty(size + 1, np.uint8)  # without the extra byte, the library does not verify the checksum
@@ -207,7 +207,7 @@ def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.ui
     return room[:size]
 
 
-def _frame_end(frame: memoryview, size: int) -> int:
+def _find_frame_end(frame: memoryview, size: int) -> int:
     """Return the end of a frame by the lengths of its blocks (RFC 8878, 3.1.1.2), to detect truncated
     frames.
     """

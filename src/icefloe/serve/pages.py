@@ -364,7 +364,7 @@ class Pages:
             "source": source,
             "lineage": self._lineage(shown, view),
             "line": describe_line(shown, view, layout, numbers),
-            "cell": self._cell(request, shown, view, layout),
+            "cell": self._describe_cell(request, shown, view, layout),
             "places": list_places(request, view, layout),
             "chunk": self._chunk(request, shown, view),
             "query_with": partial(query_with, request),
@@ -399,7 +399,7 @@ class Pages:
             },
         )
 
-    def _cell(
+    def _describe_cell(
         self, request: Request, shown: ShownVersion, view: ArrayView, layout: PlotLayout
     ) -> dict[str, Any] | None:
         """Describe the selected cell: its value, its series along the first slider, and its history."""

@@ -330,14 +330,14 @@ class RefStoreV2(RefStore):
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
         self._add_snapshot(
-            lambda info: changes.add_commit(_check_based(info, branch, base), branch, snapshot),
+            lambda info: changes.add_commit(_require_tip(info, branch, base), branch, snapshot),
             snapshot.id,
             since,
         )
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
         self._add_snapshot(
-            lambda info: changes.amend_commit(_check_based(info, branch, base), branch, snapshot),
+            lambda info: changes.amend_commit(_require_tip(info, branch, base), branch, snapshot),
             snapshot.id,
             since,
         )
@@ -453,7 +453,7 @@ def _make_no_repository_error(text: str, hint: Hint | None = None) -> Repository
     return RepositoryNotFoundError(text, ErrorKind.REPOSITORY_NOT_FOUND).with_hint(hint)
 
 
-def _check_based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
+def _require_tip(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
     """Return the repo info if a branch is at `base`; raise ConflictError otherwise."""
     check_base(base, changes.get_branch_tip(info, branch))
     return info

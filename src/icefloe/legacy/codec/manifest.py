@@ -71,12 +71,12 @@ def read_manifest(data: bytes, id: ManifestId, place: str, findings: LegacyFindi
         rows[0].append(coords)
         rows[1].append(payload)
     return {
-        node: {rank: _array(node, rank, *rows, place, findings) for rank, rows in by_rank.items()}
+        node: {rank: _decode_array(node, rank, *rows, place, findings) for rank, rows in by_rank.items()}
         for node, by_rank in found.items()
     }
 
 
-def _array(
+def _decode_array(
     node: NodeId,
     rank: int,
     coords: list[tuple[int, ...]],
@@ -165,8 +165,10 @@ def _parse_payload(stored: Any, place: str, findings: LegacyFindings) -> ChunkRe
         return NativeRef(id, *_parse_range(fields, place))
     if name == "Virtual":
         fields = _VIRTUAL.read(content, place, findings)
-        location = _location(fields["location"], place)
-        return VirtualRef(location, *_parse_range(fields, place), _checksum(fields.get("checksum"), place))
+        location = _decode_location(fields["location"], place)
+        return VirtualRef(
+            location, *_parse_range(fields, place), _decode_checksum(fields.get("checksum"), place)
+        )
     raise make_damage_error(f"{place}: unknown kind of chunk {name!r}")
 
 
@@ -177,7 +179,7 @@ def _parse_range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
     return offset, length
 
 
-def _location(stored: Any, place: str) -> str:
+def _decode_location(stored: Any, place: str) -> str:
     if isinstance(stored, str):
         return to_text(stored, f"{place}: a virtual location")
     name, content = to_variant(stored, f"{place}: a virtual location")
@@ -186,7 +188,7 @@ def _location(stored: Any, place: str) -> str:
     return to_text(content, f"{place}: a virtual location")
 
 
-def _checksum(stored: Any, place: str) -> Checksum | None:
+def _decode_checksum(stored: Any, place: str) -> Checksum | None:
     if stored is None:
         return None
     name, content = to_variant(stored, f"{place}: a checksum")

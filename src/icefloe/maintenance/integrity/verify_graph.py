@@ -241,7 +241,7 @@ class Claims:
         rows = np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[owner]
         counts: Ragged = arrays["shape_v2"]
         keys = _make_keys(columns["id"][rows], parts.items, counts, owner)
-        for at, key in enumerate(_items(keys)):
+        for at, key in enumerate(_read_items(keys)):
             if key not in self._known:
                 self._known.add(key)
                 yield _claim(columns, rows[at], parts.items, at, counts, owner[at])
@@ -272,7 +272,7 @@ def _digest(values: NDArray[Any], splits: NDArray[np.int64]) -> NDArray[np.uint6
     return found
 
 
-def _items(keys: NDArray[np.void]) -> Iterator[bytes]:
+def _read_items(keys: NDArray[np.void]) -> Iterator[bytes]:
     data, size = keys.tobytes(), keys.itemsize
     return (data[start : start + size] for start in range(0, len(data), size))
 

@@ -285,7 +285,7 @@ def _cover_by_polygons(
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
         for turn in (-TURN, 0.0, TURN) if lon.turns else (0.0,):
-            moved = shapely.transform(shape, partial(_shift, degrees=turn)) if turn else shape
+            moved = shapely.transform(shape, partial(_shift_polygon, degrees=turn)) if turn else shape
             found = _compute_coverage(shapely, moved, *edges)
             rows.append(found[0])
             columns.append(found[1])
@@ -297,7 +297,7 @@ def _cover_by_polygons(
     return Coverage(names, np.concatenate(zones), pair, np.concatenate(weights))
 
 
-def _shift(points: Floats, degrees: float) -> Floats:
+def _shift_polygon(points: Floats, degrees: float) -> Floats:
     return np.asarray(points + np.array([degrees, 0.0]))
 
 

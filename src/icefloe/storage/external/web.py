@@ -170,7 +170,7 @@ class _Pool:
         proxy = self._proxy(parts.scheme, parts.hostname or "")
         if proxy and parts.scheme == "http":
             target = server + target
-        connection, reused = self._take(server)
+        connection, reused = self._take_connection(server)
         response = None
         try:
             if connection is None:
@@ -188,7 +188,7 @@ class _Pool:
                 response = connection.getresponse()
             yield response
             if response.isclosed() and not response.will_close:
-                self._keep(server, connection)
+                self._keep_connection(server, connection)
                 connection = None
         finally:
             if connection is not None:
@@ -196,7 +196,7 @@ class _Pool:
                     response.close()  # otherwise an exception that refers to it keeps the socket open
                 connection.close()
 
-    def _take(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:
+    def _take_connection(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:
         if (
             self._pid != os.getpid()
         ):  # after a fork, two processes on one connection would read each other's responses
@@ -208,7 +208,7 @@ class _Pool:
                     return self._idle.pop(at)[1], True
         return None, False
 
-    def _keep(self, server: str, connection: http.client.HTTPConnection) -> None:
+    def _keep_connection(self, server: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             self._idle.append((server, connection))
             surplus = self._idle[:-_KEPT_CONNECTIONS]

@@ -143,7 +143,7 @@ class S3Place:
         if options.requester_pays:
             config["request_payer"] = True
         if options.checksum_algorithm is not None and role is not ClientRole.READ:
-            config["checksum_algorithm"] = _checksum(options.checksum_algorithm)
+            config["checksum_algorithm"] = _get_checksum_name(options.checksum_algorithm)
         stream_timeout_s = options.network_stream_timeout_seconds
         client = _client_options(settings, role, self.headers.of(role), user_agent, stream_timeout_s)
         if options.allow_http:
@@ -459,7 +459,7 @@ def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
     return urlunsplit((url.scheme, f"{bucket}.{url.netloc}", url.path.rstrip("/"), "", "")), True
 
 
-def _checksum(algorithm: ChecksumAlgorithm) -> str:
+def _get_checksum_name(algorithm: ChecksumAlgorithm) -> str:
     """Return obstore's name of a checksum algorithm."""
     try:
         return _CHECKSUMS[algorithm]

@@ -269,7 +269,7 @@ class _Scan:
             self.attributes = _grib_attributes(handle, _GLOBAL)
         try:
             grid = self._grid(handle, keys)
-            place = _read_place(handle)
+            place = _read_position(handle)
         except RefusedVariable as refusal:
             if name not in {each.variable for each in self.refused}:
                 self.refused.append(refusal.named(name))
@@ -318,7 +318,7 @@ def _find_variable_name(handle: Any) -> str:
     return next((str(name) for name in names if name not in (*_UNKNOWN, None)), "unknown")
 
 
-def _read_place(handle: Any) -> tuple[Any, ...]:
+def _read_position(handle: Any) -> tuple[Any, ...]:
     import eccodes
 
     date, clock = _get(handle, "dataDate"), _get(handle, "dataTime", 0)
