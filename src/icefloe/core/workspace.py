@@ -537,8 +537,17 @@ class Workspace:
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
             return ArrayManifest.of(np.zeros((0, 0), np.uint32), 1)
+        refs = self._merge_refs(node, data.manifests)
+        # After a resize, the commit drops chunks outside of the shape. Hide them until then.
+        window = [range(max(d.num_chunks, 1)) for d in data.shape]
+        window[: len(first)] = [range(number, number + 1) for number in first]
+        inside = coordinates.are_inside(refs.coords, window)
+        return refs if inside.all() else refs.take(inside)
+
+    def _merge_refs(self, node: NodeSnapshot, manifests: Sequence[ManifestRef]) -> ArrayManifest:
+        """Return the references of an array in some of its manifests, with all changes of the workspace."""
+        parts = [self.manifest_refs(node, ref) for ref in manifests]
         empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
-        parts = [self.manifest_refs(node, ref) for ref in data.manifests]
         refs = ArrayManifest.concat(parts) if parts else empty
         delta = self.changes.chunks.get(node.id)
         if delta is not None:
@@ -546,11 +555,7 @@ class Workspace:
                 written, gone = delta.resolve()
             refs = refs.without(gone) if len(gone) else refs
             refs = refs if written is None else refs.merge(written)
-        # After a resize, the commit drops chunks outside of the shape. Hide them until then.
-        window = [range(max(d.num_chunks, 1)) for d in data.shape]
-        window[: len(first)] = [range(number, number + 1) for number in first]
-        inside = coordinates.are_inside(refs.coords, window)
-        return refs if inside.all() else refs.take(inside)
+        return refs
 
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
         """Return the references of an array of the workspace in one of its manifests."""
@@ -565,6 +570,25 @@ class Workspace:
         leading coordinates.
         """
         return self.refs(node, first).coords
+
+    def chunk_coords_inside(self, node: NodeSnapshot, box: Sequence[range]) -> Coords:
+        """Return the coordinates of the existing chunks of an array in the workspace that are inside a box of
+        the chunk grid. Only manifests that overlap it are read.
+        """
+        data = node.node_data
+        if not isinstance(data, ArrayNodeData):
+            return np.zeros((0, len(box)), np.uint32)
+        near = [
+            ref
+            for ref in data.manifests
+            if not ref.extents
+            or all(
+                one.start < other.stop and other.start < one.stop
+                for one, other in zip(ref.extents, box, strict=True)
+            )
+        ]
+        found = self._merge_refs(node, near).coords
+        return found[coordinates.are_inside(found, box)]
 
 
 def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:

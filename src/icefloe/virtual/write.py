@@ -16,6 +16,7 @@ from zarr.buffer import default_buffer_prototype
 from icefloe.core.reference_columns import VirtualColumns, to_stored_checksum
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.coordinates import are_inside
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
 from icefloe.store import IcechunkStore
 from icefloe.virtual import codecs
@@ -265,8 +266,8 @@ def write_placed(
         for place, data in zip(places.tolist(), part.references.inline, strict=True):
             key = "/".join([prefix, *map(str, place)])
             store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
-        if replaces:
-            _delete_missing(store, prefix, part)
+    if replaces:
+        _delete_missing(store, path, parts)
 
 
 def _to_columns(parts: Sequence[Placed]) -> VirtualColumns:
@@ -308,16 +309,32 @@ def _write_values(store: IcechunkStore, target: _Target, values: Any) -> None:
     array[place if place else ...] = values
 
 
-def _delete_missing(store: IcechunkStore, prefix: str, part: Placed) -> None:
-    """Delete existing chunks for which the new data has none, so that they read as the fill value."""
-    grid, references = part.grid_shape, part.references
-    if len(references) == math.prod(grid):
+def _delete_missing(store: IcechunkStore, path: str, parts: Sequence[Placed]) -> None:
+    """Delete existing chunks for which the new data has none, so that they read as the fill value.
+
+    Only chunks that exist are deleted: a sparse file may lack millions of chunks.
+    """
+    sparse = [part for part in parts if len(part.references) < math.prod(part.grid_shape)]
+    if not sparse:
         return
-    have = np.zeros(grid, np.bool_)
-    for coords in (references.coords, references.inline_coords):
-        have[tuple(coords.T)] = True
-    for place in (np.argwhere(~have) + np.array(part.step, np.int64)).tolist():
-        store.delete_sync("/".join([prefix, *map(str, place)]))
+    boxes = [
+        [range(first, first + count) for first, count in zip(part.step, part.grid_shape, strict=True)]
+        for part in sparse
+    ]
+    around = [
+        range(min(r.start for r in each), max(r.stop for r in each)) for each in zip(*boxes, strict=True)
+    ]
+    node = store._workspace.array(f"/{path.strip('/')}")
+    there = store._workspace.chunk_coords_inside(node, around)
+    for part, box in zip(sparse, boxes, strict=True):
+        found = there[are_inside(there, box)]
+        if not len(found):
+            continue
+        have = np.zeros(part.grid_shape, np.bool_)
+        for coords in (part.references.coords, part.references.inline_coords):
+            have[tuple(coords.T)] = True
+        kept = np.atleast_1d(have[tuple((found - np.array(part.step, np.uint32)).T)])
+        store._workspace.delete_chunks(node, found[~kept])
 
 
 def _set_document(store: IcechunkStore, key: str, document: Mapping[str, Any]) -> None:
