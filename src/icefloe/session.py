@@ -864,19 +864,14 @@ class Session(Shown):
         def write() -> Snapshot:
             if unread is None:
                 return self._flush(message, properties, parent, earlier)
-            return rewrite_snapshot(
-                self._assets, base, message, self._properties(message, properties), parent, unread
-            )
+            own = self._properties(message, properties)
+            return rewrite_snapshot(self._assets, base, message, own, parent, unread)
 
-        return self._write_and_move_ref(
-            write,
-            lambda made: self._refs.amend(
-                branch,
-                base.id,
-                replace(make_snapshot_info(made, parent), pruned_ancestor_tx_logs=logs),
-                self._since,
-            ),
-        )
+        def move(made: Snapshot) -> None:
+            info = replace(make_snapshot_info(made, parent), pruned_ancestor_tx_logs=logs)
+            self._refs.amend(branch, base.id, info, self._since)
+
+        return self._write_and_move_ref(write, move)
 
     @trace_calls
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
