@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
+import icefloe
 from tests.support.ingest.files import aged, archive, days, new_repo, run, write
 
 
@@ -70,3 +72,21 @@ def test_files_in_a_renamed_folder_are_missing(tmp_path: Path) -> None:
     report = run(repo, write(tmp_path / "new.nc", days(4, 2)), mode="virtual", dry_run=True)
 
     assert [each.url for each in report.missing] == files
+
+
+def test_collected_chunks_of_a_source_repository_are_missing(tmp_path: Path) -> None:
+    archive_repo = tmp_path / "archive"
+    source = icefloe.Repository.create(icefloe.storage_from_url(str(archive_repo), sync=False))
+    session = source.writable_session("main")
+    data = np.random.default_rng(0).random(1000)
+    zarr.create_array(session.store, name="t", data=data, chunks=(500,), dimension_names=["x"])
+    session.commit("data")
+    repo = new_repo(tmp_path)
+    run(repo, str(archive_repo), mode="virtual")
+    assert run(repo, str(archive_repo), mode="virtual").ok
+    for chunk in (archive_repo / "chunks").iterdir():
+        chunk.unlink()
+
+    report = run(repo, str(archive_repo), mode="virtual")
+
+    assert [each.url for each in report.missing] == [str(archive_repo)]

@@ -92,8 +92,12 @@ def _find_broken_files(
     session: Session, rows: Iterable[LedgerRow], options: Mapping[str, Any]
 ) -> tuple[_Named, _Named]:
     """Return the missing and the changed files that references point to, and that the ledger does not list,
-    by URL."""
-    listed = {location for row in rows if (location := _find_location(row.to_source())) is not None}
+    by URL. A repository stands for all of its chunks."""
+    listed = {
+        location: row.to_source() for row in rows if (location := _find_location(row.to_source())) is not None
+    }
+    stores = {f"{location}/": source for location, source in listed.items() if source.is_store}
+    owners: dict[str, IngestSource] = {}
     found = merge_sources(map(find_sources, iterate_manifest_refs(session._workspace)))
     others: dict[str, tuple[Checksum | None, int]] = {}
     for (raw, checksum), end in found.items():
@@ -101,15 +105,16 @@ def _find_broken_files(
         if location not in listed:
             url = unquote(urlsplit(location).path) if location.startswith("file:") else location
             others[url] = checksum, end
-    sources = {url: IngestSource(url, -1, 0) for url in others}
-    now = look_up_versions(list(sources.values()), options)
-    missing = {url: sources[url] for url, version in now.items() if version is None}
-    changed = {
-        url: sources[url]
+            owner = next((store for start, store in stores.items() if location.startswith(start)), None)
+            owners[url] = owner or IngestSource(url, -1, 0)
+    now = look_up_versions([IngestSource(url, -1, 0) for url in others], options)
+    missing = [owners[url] for url, version in now.items() if version is None]
+    changed = [
+        owners[url]
         for url, version in now.items()
         if version is not None and not _is_recorded(version, *others[url])
-    }
-    return missing, changed
+    ]
+    return {each.url: each for each in missing}, {each.url: each for each in changed}
 
 
 def _is_recorded(version: FileVersion, checksum: Checksum | None, end: int) -> bool:
