@@ -19,7 +19,7 @@ from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.diff import diff_session
-from icefloe.core.commit.flush import OWN_METADATA, flush, make_snapshot_info, rewrite_snapshot
+from icefloe.core.commit.flush import OWN_METADATA, flush, make_snapshot_info, reword
 from icefloe.core.commit.gc_race import check_presence, rescue
 from icefloe.core.commit.idempotency import CommitKey, add_key_for_attempt, has_key, keep_keys
 from icefloe.core.commit.manifests import write_early
@@ -718,7 +718,7 @@ class Session(Shown):
         if key is not None and has_key(base, key):
             raise _KeyFoundError
         with nullcontext() if key is None else add_key_for_attempt(self._workspace, key):
-            return self._write_and_move_ref(
+            return self._publish(
                 lambda: self._flush(
                     message,
                     metadata,
@@ -865,13 +865,13 @@ class Session(Shown):
             if unread is None:
                 return self._flush(message, properties, parent, earlier)
             own = self._properties(message, properties)
-            return rewrite_snapshot(self._assets, base, message, own, parent, unread)
+            return reword(self._assets, base, message, own, parent, unread)
 
         def move(made: Snapshot) -> None:
             info = replace(make_snapshot_info(made, parent), pruned_ancestor_tx_logs=logs)
             self._refs.amend(branch, base.id, info, self._since)
 
-        return self._write_and_move_ref(write, move)
+        return self._publish(write, move)
 
     @trace_calls
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
@@ -897,7 +897,7 @@ class Session(Shown):
         with self._committing(self._require_flushable):
             self._check_repository_writable()
             base = self._workspace.base
-            return self._write_and_move_ref(
+            return self._publish(
                 lambda: self._flush(message, metadata, base.id),
                 lambda made: self._refs.detach(make_snapshot_info(made, base.id), self._since),
             )
@@ -928,7 +928,7 @@ class Session(Shown):
         _check_message(message)
         return {**self._commit_metadata, **normalize_metadata(metadata or {})}
 
-    def _write_and_move_ref(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
+    def _publish(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
         """Write a snapshot and move the ref. If garbage was collected meanwhile, copy the chunks and try
         again.
 

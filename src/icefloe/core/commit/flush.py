@@ -103,7 +103,7 @@ def flush(
     return Flushed(snapshot, log)
 
 
-def rewrite_snapshot(
+def reword(
     assets: AssetStore,
     base: Snapshot,
     message: str,
