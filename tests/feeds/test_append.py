@@ -59,7 +59,7 @@ def test_append_with_a_key_happens_once(repo: icefloe.Repository) -> None:
     assert icefloe.append(rows(3), repo, key="hour 3").snapshot_id is not None
     assert icefloe.append(rows(3), repo, key="hour 3").snapshot_id is None
 
-    with pytest.raises(icefloe.InvalidInputError, match="already committed with other data"):
+    with pytest.raises(icefloe.InvalidInputError, match="of append was already committed with other data"):
         icefloe.append(rows(4), repo, key="hour 3")
     xr.testing.assert_equal(stored(repo), rows(0, 4))
 
@@ -81,7 +81,7 @@ def test_append_key_is_recorded_even_if_all_rows_exist(repo: icefloe.Repository)
     report = icefloe.append(rows(3), repo, key="again")
 
     assert report.num_collapsed == 1
-    with pytest.raises(icefloe.InvalidInputError, match="already committed with other data"):
+    with pytest.raises(icefloe.InvalidInputError, match="of append was already committed with other data"):
         icefloe.append(rows(9), repo, key="again")
 
 

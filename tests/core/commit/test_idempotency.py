@@ -360,7 +360,7 @@ def test_same_key_with_different_data_is_rejected(repo: Repository) -> None:
     tip = repo.lookup_branch("main")
 
     assert job(repo, CommitKey("feed", "1", digest="aa"), value=2) is None
-    with pytest.raises(InvalidInputError, match="version 1 of feed was already committed with other data"):
+    with pytest.raises(InvalidInputError, match="key 1 of feed was already committed with other data"):
         job(repo, CommitKey("feed", "1", digest="bb"), value=2)
 
     assert repo.lookup_branch("main") == tip
@@ -423,9 +423,7 @@ def test_earlier_key_with_other_data_is_an_error(repo: Repository, version: str)
     tip = repo.lookup_branch("main")
 
     assert job(repo, CommitKey("feed", version, "one"), value=5) is None
-    with pytest.raises(
-        InvalidInputError, match=f"version {version} of feed was already committed with other"
-    ):
+    with pytest.raises(InvalidInputError, match=f"key {version} of feed was already committed with other"):
         job(repo, CommitKey("feed", version, "other"), value=5)
     assert repo.lookup_branch("main") == tip
 

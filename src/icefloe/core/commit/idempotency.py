@@ -158,7 +158,7 @@ def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
         return False
     if len({key.digest, versions.get_digest(key.version)} - {None}) > 1:
         raise InvalidInputError(
-            f"version {key.version} of {key.app} was already committed with other data; use another version",
+            f"key {key.version} of {key.app} was already committed with other data; use another key",
             kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )
     return True
