@@ -55,6 +55,8 @@ class Row:
     theirs: Side | None = None
     limit: Side | None = None
     """The work that no implementation can avoid, in one process."""
+    limit_ratio: float | None = None
+    """Largest ratio of CPU time, ours / limit."""
     cpu_ratio: float | None = None
     """Smallest ratio of CPU time, theirs / ours."""
     wall_ratio: float | None = None
@@ -121,6 +123,11 @@ class Outcome:
         return self.theirs.wall / self.ours.wall if self.ours and self.theirs else None
 
     @property
+    def limit_ratio(self) -> float | None:
+        """Ratio of CPU time, ours / limit."""
+        return self.ours.cpu / self.limit.cpu if self.ours and self.limit else None
+
+    @property
     def memory_ratio(self) -> float | None:
         """Ratio of peak memory, ours / theirs."""
         if not (self.ours and self.theirs and self.ours.peak and self.theirs.peak):
@@ -138,6 +145,8 @@ class Outcome:
             found.append(None if self.cpu_ratio is None else self.cpu_ratio >= row.cpu_ratio)
         if row.wall_ratio is not None:
             found.append(None if self.wall_ratio is None else self.wall_ratio >= row.wall_ratio)
+        if row.limit_ratio is not None:
+            found.append(None if self.limit_ratio is None else self.limit_ratio <= row.limit_ratio)
         if row.memory_ratio is not None:
             found.append(None if self.memory_ratio is None else self.memory_ratio <= row.memory_ratio)
         if row.memory_bytes is not None:

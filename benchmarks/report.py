@@ -67,6 +67,7 @@ def as_json(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[st
             outcome.row.name: {
                 "title": outcome.row.title,
                 "cpu_ratio": outcome.cpu_ratio,
+                "limit_ratio": outcome.limit_ratio,
                 "memory_ratio": outcome.memory_ratio,
                 "target": target(outcome),
                 "passed": outcome.passed,
@@ -87,6 +88,8 @@ def target(outcome: Outcome) -> str:
         demands.append(f"CPU >= {row.cpu_ratio:g}x")
     if row.wall_ratio is not None:
         demands.append(f"wall >= {row.wall_ratio:g}x")
+    if row.limit_ratio is not None:
+        demands.append(f"CPU <= {row.limit_ratio:g}x limit")
     if row.memory_ratio is not None:
         demands.append(f"memory <= 1/{1 / row.memory_ratio:g}")
     if row.memory_bytes is not None:
@@ -111,9 +114,9 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 
 def _format_limit(outcome: Outcome) -> str:
     """Format the CPU time of the unavoidable work, and our multiple of it."""
-    if outcome.limit is None or outcome.ours is None:
+    if outcome.limit is None or outcome.limit_ratio is None:
         return "-"
-    return f"{outcome.limit.cpu:.3f} ({outcome.ours.cpu / outcome.limit.cpu:.2f}x)"
+    return f"{outcome.limit.cpu:.3f} ({outcome.limit_ratio:.2f}x)"
 
 
 def _megabytes(outcome: Outcome, figures: Figures | None) -> str | None:

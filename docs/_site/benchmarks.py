@@ -141,6 +141,22 @@ def trends() -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
 
 
+def limits() -> str:
+    """Return the table of all measurements of rows whose unavoidable work was measured in the same turns."""
+    lines = [
+        "| job | measured | icefloe, CPU s | icechunk, CPU s | limit, CPU s | icefloe / limit |",
+        "|" + " --- |" * 6,
+    ]
+    for run in history():
+        when = run["measured_at"][:10] + (", busy machine" if run.get("busy") else "")
+        for name, limit in run.get("limit_cpu_s", {}).items():
+            ours, theirs = run["cpu_s"][name]
+            lines.append(
+                f"| {TITLES[name]} | {when} | {ours:g} | {theirs:g} | {limit:g} | {ours / limit:.2f}× |"
+            )
+    return "\n".join(lines)
+
+
 def with_figures(text: str, **tables: str) -> str:
     """Replace what is between the markers `<!-- NAME -->` and `<!-- end of NAME -->`."""
     for name, content in tables.items():
@@ -155,7 +171,7 @@ def expected() -> dict[Path, str]:
     """Return path -> text of everything that contains figures."""
     page, readme = PAGE.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
     return {
-        PAGE: with_figures(page, figures=table(), history=trends()),
+        PAGE: with_figures(page, figures=table(), limits=limits(), history=trends()),
         README: with_figures(readme, figures=table(README_ROWS)),
         CHART: chart().svg(),
     }
@@ -169,9 +185,15 @@ def add(path: Path) -> None:
         for name, row in measured["rows"].items()
         if row["icefloe"] and row["icechunk"]
     }
+    limit_s = {
+        name: row["limit"]["cpu_s"] for name, row in measured["rows"].items() if name in rows and row["limit"]
+    }
     versions = measured["versions"]
     note = f"(icechunk {versions.get('icechunk', '-')}, Python {versions.get('python', '-')})"
-    runs = [*history(), {"measured_at": measured["measured_at"], "note": note, "cpu_s": rows}]
+    runs = [
+        *history(),
+        {"measured_at": measured["measured_at"], "note": note, "cpu_s": rows, "limit_cpu_s": limit_s},
+    ]
     HISTORY.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
 
 
