@@ -23,6 +23,7 @@ from icefloe.query.extract.run import Extraction, collect, divide_blocks
 from icefloe.query.extract.zones import plan_zones
 from icefloe.query.scan.plan import TableScan, scan_table
 from icefloe.query.schema import find_tables
+from icefloe.store import IcechunkStore
 from icefloe.xarray import to_icechunk
 
 GRIDS = {
@@ -355,6 +356,20 @@ def test_local_scan_supports_points_and_zones(dataset: xr.Dataset) -> None:
     assert found == [float(dataset["rain"].values[0].max())]
     with pytest.raises(InvalidInputError, match="filters do not apply to points"):
         icefloe.scan(session, filters="rain > 3").points({"lat": [45.0], "lon": [5.0]})
+
+
+def test_chunks_on_a_server_are_requested_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make_dataset(*GRIDS["descending"])
+    scan = scan_dataset(dataset, (1, 5, 7))
+    points, mask = draw_points(dataset), np.zeros((dataset.sizes["lat"], dataset.sizes["lon"]))
+    jobs: list[Extraction] = [plan_points(scan, points, "linear"), plan_zones(scan, mask, {"rain": "sum"})]
+    expected = [run(job) for job in jobs]
+
+    monkeypatch.setattr(IcechunkStore, "_at_once", False)
+    found = [run(job) for job in jobs]
+
+    for one, other in zip(found, expected, strict=True):
+        assert one.equals(other)
 
 
 def test_coordinates_need_not_be_selected() -> None:
