@@ -102,7 +102,13 @@ def commit(
         changed.append(NodeSnapshot(node.id, node.path, node.user_data, array))
     now = max(_now_us(), info.latest_updates[0].updated_at_us + 1)
     snapshot = Snapshot(
-        SnapshotId.random(), None, now, message, {}, ManifestFiles.of(listed), base.nodes.updated(changed)
+        SnapshotId.random(),
+        None,
+        now,
+        message,
+        {},
+        ManifestFiles.of(listed),
+        base.nodes.with_changes(changed),
     )
     log = TransactionLog.of(
         snapshot.id,
