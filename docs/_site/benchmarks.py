@@ -42,6 +42,8 @@ TITLES = {
     "small-ancestry": "list 5,000 commits",
     "small-ops-log": "list the operations log",
     "small-create-folder": "create a repository in a folder",
+    "small-create-unsynced": "create a repository in a folder, without waiting for the disk",
+    "write-1m": "write 128 chunks of 1 MiB",
 }
 """The rows of the table, in words."""
 README_ROWS = (

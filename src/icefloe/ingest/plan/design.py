@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 _OTHER_CHUNKS = 100_000
 """The number of changed chunks per commit that is reserved for coordinates and the ledger."""
-_CHUNKS_PER_COMMIT = 8_000_000
+_CHUNKS_PER_COMMIT = 5_000_000
 """The number of changed chunks above which several files are committed in parts. The driver takes less
 than 300 MB to write the transaction log of this many chunks, and readers of any release less than 1 GB.
 """
