@@ -410,8 +410,8 @@ def test_problem_in_a_group_names_the_group(tmp_path: Path) -> None:
 def test_files_with_different_labels_offer_remedies(tmp_path: Path) -> None:
     files = [swath(tmp_path / f"{number}.nc", number, 3 + number) for number in range(2)]
 
-    with pytest.raises(InvalidInputError, match="'scanline'") as caught:
+    with pytest.raises(ProblemsError, match=r"1\.nc: PRODUCT/scanline: has different labels") as caught:
         run(new_repo(tmp_path), files)
 
     assert caught.value.hint is not None
-    assert {name for name, _ in caught.value.hint.options} == {"concat_dim", "join"}
+    assert {name for name, _ in caught.value.hint.options} == {"concat_dim", "join", "on_bad_file"}

@@ -21,7 +21,7 @@ from icefloe.ingest.ledger import Ledger, RunSources, compare_with_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.design import Design, check_batch, design_arrays, map_batches, refuse_large_file
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
-from icefloe.ingest.publish.broken_references import report_broken_references
+from icefloe.ingest.publish.broken_references import complete_report
 from icefloe.ingest.publish.staging import OvertakenError, Staging, has_work, make_overtaken_error
 from icefloe.ingest.records import LOGGER, FileSchema, drop_bad_files
 from icefloe.ingest.report import IngestReport, StagedRun, summarize_plans
@@ -51,10 +51,11 @@ def ingest(
         executor = nullcontext(executor)
     selection = compare_with_ledger(repo, sources, options)
     if not has_work(repo, selection, options.branch):
-        return _complete(IngestReport.of(selection), repo, selection, options)
+        return complete_report(IngestReport.of(selection), repo, selection, options)
     with executor as started:
         refuse_unrunnable(options.checks, on_spark=started.has_sql)
-        return run(repo, selection, options, started, dry_run=dry_run)
+        report = run(repo, selection, options, started, dry_run=dry_run)
+    return complete_report(report, repo, selection, options)
 
 
 def run(
@@ -65,8 +66,7 @@ def run(
     The target branch moves only after everything was written and checked. It does not move if anything fails.
     """
     if dry_run:
-        report = _Job(repo, options.branch, options, executor).preview(selection)
-        return _complete(report, repo, selection, options)
+        return _Job(repo, options.branch, options, executor).preview(selection)
     if options.mode != "native":
         repo = authorize_sources(repo, selection.found.sources, options.reading)
     for _ in range(_ATTEMPTS):
@@ -74,18 +74,10 @@ def run(
             with Staging.begin(repo, options.branch) as staging:
                 resumed = staging.resume(selection, options)
                 written = _Job(repo, staging.branch, options, executor).write(resumed.selection)
-                report = staging.check_and_publish(resumed, written, options, executor)
-            return _complete(report, repo, selection, options)
+                return staging.check_and_publish(resumed, written, options, executor)
         except OvertakenError:
             LOGGER.info("another writer changed the same arrays on %s; restarting the ingest", options.branch)
     raise make_overtaken_error(options.branch, _ATTEMPTS)
-
-
-def _complete(
-    report: IngestReport, repo: Repository, selection: RunSources, options: Options
-) -> IngestReport:
-    report = report.complete(selection.found)
-    return report_broken_references(report, repo, selection.found.sources, options, selection.ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +110,6 @@ class _Job:
     def _inspect(
         self, selection: RunSources, spill: Spill | None = None, cache: InspectionCache | None = None
     ) -> tuple[TargetState, Inspected]:
-        LOGGER.info("%s", selection.outcome)
         state = read_target(self.repo, self.branch, self.options.group, selection.ledger)
         schemas = state.list_schemas()
         inspected = inspect_sources(schemas, selection, self.options, self.executor, spill, cache)

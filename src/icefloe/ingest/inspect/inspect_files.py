@@ -409,6 +409,7 @@ def inspect_sources(
     `stored` contains the schemas of the target group and of the groups below it. References that parsers find
     are spilled. Files whose schemas are in the `cache` are not opened.
     """
+    LOGGER.info("%s", selection.outcome)
     sources, rows = selection.outcome.wanted, selection.ledger.rows
     if not sources:
         return Inspected((), (), ())

@@ -21,7 +21,7 @@ from icefloe.ingest.discover.known_sources import look_up_versions
 from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.discover.urls import make_reference_url
 from icefloe.ingest.discover.web_server import FileVersion, strip_etag
-from icefloe.ingest.ledger import Ledger, LedgerRow
+from icefloe.ingest.ledger import Ledger, LedgerRow, RunSources
 from icefloe.ingest.options import Options
 from icefloe.ingest.report import IngestReport
 from icefloe.maintenance.integrity.verify_sources import find_sources, merge_sources
@@ -30,13 +30,15 @@ from icefloe.session import Session
 from icefloe.virtual.sources import to_location
 
 
-def report_broken_references(
-    report: IngestReport, repo: Repository, sources: Sequence[IngestSource], options: Options, known: Ledger
+def complete_report(
+    report: IngestReport, repo: Repository, selection: RunSources, options: Options
 ) -> IngestReport:
-    """Return a report with the sources that broken virtual references of the target branch point to.
+    """Return the complete report of an ingest, with the sources that broken virtual references of the target
+    branch point to.
 
-    `known` is a ledger of the target branch, which is read again if the branch has moved.
+    The ledger is read again if the branch has moved.
     """
+    report, known, sources = report.complete(selection.found), selection.ledger, selection.found.sources
     if options.mode == "native" and all(row.mode == "native" for row in known.rows):
         return report
     session = repo.readonly_session(branch=options.branch)
