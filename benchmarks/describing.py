@@ -12,9 +12,9 @@ import icefloe
 from benchmarks import deriving
 from benchmarks.harness import Job, Row, Side
 from icefloe.maintenance.statistics.collect import Collector
-from icefloe.maintenance.statistics.columns import Statistics
 from icefloe.maintenance.statistics.files import Rows, encode_rows, write_file
 from icefloe.maintenance.statistics.lookup import list_chunks
+from icefloe.maintenance.statistics.summarize import Statistics
 from icefloe.query.local.scan import LocalScan, scan
 
 WRITTEN = (32, 361, 720)

@@ -45,8 +45,8 @@ from icefloe.core.open import (
 )
 from icefloe.core.refs.base import make_unsupported_error, read_only_format
 from icefloe.core.refs.v2 import FLAG_NAMES, RefStoreV2, check_flag, check_writable
+from icefloe.core.virtual_chunks.authorized_reads import Authorized
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
-from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.errors import (
     ConflictError,

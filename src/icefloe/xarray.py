@@ -25,7 +25,7 @@ import zarr
 
 from icefloe.append_labels import check_coding, check_order
 from icefloe.conflicts import ConflictSolver
-from icefloe.core.merge.append_sides import get_append_rules
+from icefloe.core.merge.append_inputs import get_append_rules
 from icefloe.core.merge.rebase import arrange_appends
 from icefloe.errors import NodeNotFoundError
 from icefloe.session import Session

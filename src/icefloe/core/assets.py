@@ -11,7 +11,7 @@ from icefloe._internal.concurrency import fork_safe_lock, release_freed_memory
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
 from icefloe.config import EffectiveConfig
 from icefloe.core.cache import WeightedCache
-from icefloe.core.virtual_chunks.read import VirtualReader
+from icefloe.core.virtual_chunks.authorized_reads import VirtualReader
 from icefloe.encoding.envelope import IMPLEMENTATION
 from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import (

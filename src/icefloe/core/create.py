@@ -12,7 +12,7 @@ from icefloe.core.open import NO_CONFIG, Layout, RepositoryParts, list_container
 from icefloe.core.refs.base import MIGRATE
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
-from icefloe.core.virtual_chunks.read import Authorized
+from icefloe.core.virtual_chunks.authorized_reads import Authorized
 from icefloe.errors import ConflictError, ErrorKind, Hint, InvalidInputError
 from icefloe.format.config_flexbuffers import encode_config
 from icefloe.format.first_files import INITIAL_SNAPSHOT, make_first_files

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.config import RepositoryConfig
 from icefloe.core.open import Layout, RepositoryParts, make_parts
+from icefloe.core.virtual_chunks.authorized_reads import Authorized
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
-from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.storage.base import Storage
 from icefloe.storage.disk_cache import DiskCache
 from icefloe.storage.memory import MemoryStorage

@@ -16,8 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
+from icefloe.core.virtual_chunks.authorized_reads import (
+    check_version,
+    make_too_short_error,
+    translate_source_errors,
+)
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
-from icefloe.core.virtual_chunks.read import check_version, make_too_short_error, translate_source_errors
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError, StorageError

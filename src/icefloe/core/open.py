@@ -12,7 +12,7 @@ from icefloe.config import EffectiveConfig, RepositoryConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2, decode_stored_config
-from icefloe.core.virtual_chunks.read import Authorized, VirtualReader
+from icefloe.core.virtual_chunks.authorized_reads import Authorized, VirtualReader
 from icefloe.errors import RepositoryNotFoundError
 from icefloe.format.files import REPO_PATH
 from icefloe.format.repo_info import MAIN

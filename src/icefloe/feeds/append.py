@@ -24,7 +24,7 @@ from icefloe.append_labels import check_coding, check_order, get_calendar, make_
 from icefloe.core.chunk_values import get_chunk_shape
 from icefloe.core.commit.idempotency import CommitKey, has_key
 from icefloe.core.dimensions import find_axis
-from icefloe.core.merge.append_sides import Appended
+from icefloe.core.merge.append_inputs import Appended
 from icefloe.core.merge.rebase import arrange_appends
 from icefloe.core.merge.row_placement import AppendOrder
 from icefloe.core.refs.backoff import give_way

@@ -7,7 +7,7 @@ from typing import Any
 
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.chunk_values import Values, decode_chunk, encode_chunk
-from icefloe.core.merge.append_sides import Appended
+from icefloe.core.merge.append_inputs import Appended
 from icefloe.core.merge.row_placement import AppendOrder
 
 __all__ = ["AppendSolver"]

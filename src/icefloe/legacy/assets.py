@@ -16,7 +16,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
 from icefloe.core.commit.computed_log import compute_log
 from icefloe.core.refs.base import read_only_format
-from icefloe.core.virtual_chunks.read import VirtualReader
+from icefloe.core.virtual_chunks.authorized_reads import VirtualReader
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError
 from icefloe.format.files import pack_manifest
 from icefloe.format.manifest import ArrayManifest, Manifest, NativeRef

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.open import LAYOUTS, Layout
-from icefloe.core.virtual_chunks.read import VirtualReader
+from icefloe.core.virtual_chunks.authorized_reads import VirtualReader
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.refs_v1 import RefFile, RefKind
 from icefloe.format.repo_info import MAIN

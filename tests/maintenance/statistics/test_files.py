@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe._internal.ids import NodeId
 from icefloe.errors import FormatError
-from icefloe.maintenance.statistics.columns import summarize, to_statistics
 from icefloe.maintenance.statistics.files import FOLDER, Rows, decode_rows, encode_rows
 from icefloe.maintenance.statistics.lookup import load_statistics
 from icefloe.maintenance.statistics.meaning import Meaning, find_meaning
+from icefloe.maintenance.statistics.summarize import summarize, to_statistics
 
 NODE = NodeId(b"12345678")
 TYPES = ("float32", "float64", "int16", "int64", "uint64", "bool", "complex64", "string")

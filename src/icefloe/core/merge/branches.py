@@ -22,7 +22,7 @@ from icefloe.core.commit.flush import flush, make_log, make_snapshot_info, write
 from icefloe.core.commit.gc_race import rescue
 from icefloe.core.commit.idempotency import remove_keys, unite_keys, with_keys_of
 from icefloe.core.commit.limits import check_changes
-from icefloe.core.merge.append_sides import get_append_rules
+from icefloe.core.merge.append_inputs import get_append_rules
 from icefloe.core.merge.concurrent_appends import plan_appends
 from icefloe.core.merge.lineage import (
     MERGED,

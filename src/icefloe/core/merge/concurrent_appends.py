@@ -30,7 +30,7 @@ from icefloe.core.changeset import ArrayDelta, ChangeSet
 from icefloe.core.chunk_grid import count_item_bytes
 from icefloe.core.chunk_values import Values, are_equivalent_documents, get_chunk_shape, have_equal_values
 from icefloe.core.dimensions import SMALL_ARRAY_BYTES
-from icefloe.core.merge.append_sides import Appended, AppendRules, AppendSides
+from icefloe.core.merge.append_inputs import Appended, AppendRules, AppendSides
 from icefloe.core.merge.conflict_details import label_text
 from icefloe.core.merge.row_placement import (
     Placement,

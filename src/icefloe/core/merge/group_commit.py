@@ -20,7 +20,7 @@ from icefloe.conflicts import ConflictDetector, ConflictSolver
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.flush import build_nodes, make_log
 from icefloe.core.commit.idempotency import CommitKey, add_key, has_key
-from icefloe.core.merge.append_sides import get_append_rules
+from icefloe.core.merge.append_inputs import get_append_rules
 from icefloe.core.merge.concurrent_appends import plan_appends
 from icefloe.core.merge.conflicts import TheirChanges
 from icefloe.core.merge.rebase import rebase, replay, transfer_changes

@@ -15,7 +15,7 @@ from icefloe.core.ancestry import Step, list_steps_between, read_step_log
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
-from icefloe.core.merge.append_sides import Appended, AppendRules
+from icefloe.core.merge.append_inputs import Appended, AppendRules
 from icefloe.core.merge.concurrent_appends import AppendPlan, plan_appends
 from icefloe.core.merge.conflicts import Detection, Found, TheirChanges, find_moved_along
 from icefloe.core.merge.reads import ReadDetector

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from icefloe._internal.executor import Executor, Task
-from icefloe.core.virtual_chunks.read import VirtualReader, check_version
+from icefloe.core.virtual_chunks.authorized_reads import VirtualReader, check_version
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest, Checksum, ETag, LastModified
 from icefloe.maintenance.integrity.findings import Finding, Findings

@@ -27,7 +27,6 @@ from icefloe.core.fingerprints import fingerprint_refs
 from icefloe.errors import IcechunkError
 from icefloe.format import coordinates
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.maintenance.statistics.columns import Row, summarize, to_statistics
 from icefloe.maintenance.statistics.files import LOGGER, Rows, write_file
 from icefloe.maintenance.statistics.lookup import (
     ArrayChunks,
@@ -37,6 +36,7 @@ from icefloe.maintenance.statistics.lookup import (
     to_rows,
 )
 from icefloe.maintenance.statistics.meaning import Meaning, find_meaning, is_lossless
+from icefloe.maintenance.statistics.summarize import Row, summarize, to_statistics
 from icefloe.session import Session
 
 _TASK_BYTES: Final = 64 << 20

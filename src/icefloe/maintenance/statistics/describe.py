@@ -16,9 +16,9 @@ from icefloe._internal.executor import Executor
 from icefloe._internal.report import Report
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.maintenance.statistics.collect import read_statistics
-from icefloe.maintenance.statistics.columns import Statistics, join_halves
 from icefloe.maintenance.statistics.lookup import ChunkStatistics, find_statistics, list_chunks
 from icefloe.maintenance.statistics.meaning import Meaning
+from icefloe.maintenance.statistics.summarize import Statistics, join_halves
 from icefloe.session import Session
 
 _OUTLYING: Final = 5.0

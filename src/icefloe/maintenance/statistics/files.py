@@ -27,8 +27,8 @@ from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.printable import escape_control
 from icefloe.encoding.envelope import open_frames
 from icefloe.errors import ErrorKind, FormatError, IcechunkError
-from icefloe.maintenance.statistics.columns import Statistics, to_floats
 from icefloe.maintenance.statistics.meaning import DIGEST_BYTES, Meaning
+from icefloe.maintenance.statistics.summarize import Statistics, to_floats
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 FOLDER: Final = "icefloe/statistics"

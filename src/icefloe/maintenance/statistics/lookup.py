@@ -21,9 +21,9 @@ from icefloe.core.chunk_grid import Grid, get_stored_grid
 from icefloe.core.fingerprints import fingerprint_refs
 from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.maintenance.statistics.columns import Statistics, repeat_value
 from icefloe.maintenance.statistics.files import Rows, list_files, read_files
 from icefloe.maintenance.statistics.meaning import Meaning, find_meaning
+from icefloe.maintenance.statistics.summarize import Statistics, repeat_value
 from icefloe.session import Session
 
 _LARGEST_GRID: Final = 50_000_000
