@@ -78,8 +78,8 @@ def is_own_path(path: str) -> bool:
 
 
 def is_write_once(data: bytes, place: str) -> bool:
-    """Return whether a whole metadata file never changes. An expiration rewrites snapshots that contain the
-    id of their parent."""
+    """Return whether a metadata file is never rewritten, judged from its header: expiration rewrites
+    snapshots that contain the id of their parent."""
     header = open_header(data, place)
     return header.file_type is FileType.MANIFEST or not get_spec(header.spec, place).parent_in_snapshot
 

@@ -1,4 +1,4 @@
-"""Compare two versions: nodes, metadata, chunks and values."""
+"""Compare two versions for the comparison pages: nodes, metadata, chunks and values."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ class Difference:
 
 
 def compare_values(before: ArrayView, after: ArrayView, index: Index) -> Difference:
-    """Compare a window in two versions of an array, in the data type of the array."""
+    """Read a window of two versions of an array for a comparison page, and return their difference."""
     old, new = before.read(index), after.read(index)
     return difference_of(before, old, after, new)
 
 
 def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]) -> Difference:
-    """Subtract two versions of a window, as stored values if both are encoded equally."""
+    """Subtract two windows of a comparison page; stored values are used if both have the same encoding."""
     meant = before.numbers(old), after.numbers(new)
     is_stored_alike = not before.is_packed and not after.is_packed and old.dtype == new.dtype
     one, other = (old, new) if is_stored_alike else meant

@@ -78,7 +78,7 @@ def query_with(request: Request, name: str, at: int) -> str:
 
 
 def describe_view(request: Request) -> dict[str, str]:
-    """Return the queries that open other versions, and comparisons, at the positions that a page shows."""
+    """Return URL query strings that open other versions, or a comparison, at the same position."""
     found = {}
     for page, names in VIEW_NAMES.items():
         kept = {

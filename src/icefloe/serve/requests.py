@@ -195,7 +195,7 @@ def check_response(index: Index, item: int, most: int) -> None:
 
 
 def meta_header(value: Any) -> tuple[bytes, bytes]:
-    """Describe the binary data that a request asked for in a header of the response."""
+    """Return the response header that describes the binary data in the body."""
     return (b"x-icefloe-meta", json.dumps(value, allow_nan=False).encode())
 
 

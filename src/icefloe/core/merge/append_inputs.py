@@ -127,7 +127,7 @@ class AppendSides:
         return found
 
     def forget(self, changes: ChangeSet, path: str, handled: Coords) -> None:
-        """Remove the appends that were placed from our changes."""
+        """Remove appended chunks from our change set once they have been placed after the rows of the tip."""
         changes.updated.pop(path, None)
         created = changes.created.pop(path, None)
         node = created or self.ours.node(path)

@@ -1,1 +1,1 @@
-"""Virtual chunks: their locations, their references and their bytes."""
+"""Virtual chunks: locations, authorization by container and credentials, and reads of byte ranges."""

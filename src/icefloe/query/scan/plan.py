@@ -128,7 +128,7 @@ class Span:
 
     @property
     def count(self) -> int:
-        """The number of selected indices of a span."""
+        """The number of indices that a scan selects within this range of the dimension."""
         return self.stop - self.start if self.wanted is None else len(self.wanted)
 
 

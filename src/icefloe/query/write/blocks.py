@@ -1,4 +1,7 @@
-"""Write rows into arrays block by block. A block contains whole chunks of every variable."""
+"""Write rows into arrays block by block. A block contains whole chunks of every variable.
+
+`icefloe.query.write.target` assigns each row to a block and a cell.
+"""
 
 from __future__ import annotations
 
