@@ -27,7 +27,7 @@ def test_colour_scale_of_positive_and_negative_values_is_centred_at_zero() -> No
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (3.0, 3.0)])
-def test_colours_of_an_array_equal_those_of_its_single_values(bounds: tuple[float, float]) -> None:
+def test_colours_of_an_array_match_its_single_values(bounds: tuple[float, float]) -> None:
     scale = Scale.of(*bounds)
     values = np.linspace(bounds[0] - 1, bounds[1] + 1, 57)
 

@@ -74,7 +74,7 @@ def test_region_is_written(repo: Repository, session: Session, region: Any) -> N
     assert found["count"].values.tolist() == [0, 9, 9, 3]
 
 
-def test_modes_equal_those_of_xarray(session: Session) -> None:
+def test_modes_match_xarray(session: Session) -> None:
     to_icechunk(dataset(), session, group="g")
 
     with pytest.raises(FileExistsError):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.compat
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ICEFLOE_STATISTICS", "2"))))
-def test_answers_are_right_after_commits_of_both_writers(tmp_path: Path, seed: int) -> None:
+def test_results_are_right_after_commits_of_both_writers(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     storage = icefloe.local_filesystem_storage(str(tmp_path))
     create_repository(2 if KNOWS_V2 and seed % 2 == 0 else 1, storage)
@@ -35,7 +35,7 @@ def test_answers_are_right_after_commits_of_both_writers(tmp_path: Path, seed: i
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ICEFLOE_STATISTICS", "2"))))
-def test_queries_over_commits_of_both_writers_equal_those_of_duckdb(tmp_path: Path, seed: int) -> None:
+def test_queries_over_commits_of_both_writers_match_duckdb(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     repo = create_repository(2 if KNOWS_V2 and seed % 2 == 0 else 1, storage)

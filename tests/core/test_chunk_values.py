@@ -45,7 +45,7 @@ def without_time(data: bytes) -> bytes:
     "compressors", [None, ZstdCodec(level=3), ZstdCodec(level=1, checksum=True), GzipCodec()]
 )
 @pytest.mark.parametrize("fill", [0, 1, "nan", -0.0])
-def test_encoded_chunks_equal_those_of_zarr(dtype: str, compressors: Any, fill: Any) -> None:
+def test_encoded_chunks_match_zarr(dtype: str, compressors: Any, fill: Any) -> None:
     if np.dtype(dtype).kind != "f" and fill not in (0, 1):
         fill = 1
     fill = float("nan") if fill == "nan" else fill
@@ -67,7 +67,7 @@ def test_encoded_chunks_equal_those_of_zarr(dtype: str, compressors: Any, fill: 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", "u1", "i8", "bool"])
 @pytest.mark.parametrize("compressors", [None, ZstdCodec(), GzipCodec(), BloscCodec()])
-def test_decoded_chunks_equal_those_of_zarr(dtype: str, compressors: Any) -> None:
+def test_decoded_chunks_match_zarr(dtype: str, compressors: Any) -> None:
     contents, array, document = create_array(dtype=dtype, compressors=compressors)
     array[...] = np.arange(35).reshape(SHAPE) % 5 + 1
 

@@ -36,7 +36,7 @@ KNOWS_SPEC_2 = int(official.__version__.split(".")[0]) >= 2
 )
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(values=st.lists(json_values, min_size=1, max_size=20))
-def test_bytes_equal_those_of_the_official_writer(spec: int, values: list[Any]) -> None:
+def test_bytes_match_the_official_writer(spec: int, values: list[Any]) -> None:
     codec = CODECS[spec]
 
     written = official_bytes(values, spec)

@@ -47,7 +47,7 @@ SAMPLES = [bytes.fromhex(text) for _, text in OFFICIAL]
 
 
 @pytest.mark.parametrize(("value", "text"), OFFICIAL, ids=[text for _, text in OFFICIAL])
-def test_bytes_equal_those_of_the_official_writer(value: Any, text: str) -> None:
+def test_bytes_match_the_official_writer(value: Any, text: str) -> None:
     assert msgpack.dumps(value).hex() == text
     assert repr(msgpack.loads(bytes.fromhex(text))) == repr(canonicalize(value))
 

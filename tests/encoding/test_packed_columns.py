@@ -74,7 +74,7 @@ def test_inconsistent_runs_are_rejected(lie: dict[int, int]) -> None:
         unpacked(data, note[2], "u4", note)
 
 
-def test_too_large_numbers_are_rejected() -> None:
+def test_oversized_numbers_are_rejected() -> None:
     column = np.array([1, 2**63, 2**63 + 1, 5], "u8")
 
     with pytest.raises(FormatError, match="int64"):

@@ -311,7 +311,7 @@ def test_inconsistent_dimension_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("name", ["x" * 1000, "deep/" + "é" * 130])
-def test_too_long_names_are_rejected_before_writing(tmp_path: Path, dry_run: bool, name: str) -> None:
+def test_overlong_names_are_rejected_before_writing(tmp_path: Path, dry_run: bool, name: str) -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="x") as store:
         zarr.create_array(store, name=name, data=np.arange(4))
@@ -330,7 +330,7 @@ def test_too_long_names_are_rejected_before_writing(tmp_path: Path, dry_run: boo
     export_zarr(session, in_memory_storage())
 
 
-def test_too_long_path_of_a_target_is_rejected(tmp_path: Path) -> None:
+def test_overlong_path_of_a_target_is_rejected(tmp_path: Path) -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="x") as store:
         zarr.create_group(store)

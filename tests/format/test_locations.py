@@ -111,7 +111,7 @@ FRAME_OPTIONS = [
 
 @pytest.mark.parametrize("options", FRAME_OPTIONS)
 @given(st.lists(st.integers(0, 700), min_size=1, max_size=5))
-def test_frame_sizes_equal_those_of_zstd(options: dict[str, bool], lengths: list[int]) -> None:
+def test_frame_sizes_match_zstd(options: dict[str, bool], lengths: list[int]) -> None:
     compressor = zstandard.ZstdCompressor(**options)  # type: ignore[arg-type]
     frames = [compressor.compress(bytes(length)) for length in lengths]
 

@@ -176,7 +176,7 @@ def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_files_equal_those_of_another_encoder(name: str) -> None:
+def test_files_match_another_encoder(name: str) -> None:
     form = FORMATS[FORM_OF[name]]
     compared = 0
 
@@ -190,7 +190,7 @@ def test_files_equal_those_of_another_encoder(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_file_names_equal_those_of_another_encoder(name: str) -> None:
+def test_file_names_match_another_encoder(name: str) -> None:
     form = FORMATS[FORM_OF[name]]
     files, folders = OlderFiles(form), form.folders
     repo = golden.load(name)

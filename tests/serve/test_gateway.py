@@ -578,7 +578,7 @@ def test_transcoded_chunk_has_a_different_etag(client: httpx.Client, repo: Repos
     assert client.get("/zarr/v1/decoded/shuffled/c/0/0").headers["etag"].endswith('-z"')
 
 
-def test_too_large_chunks_are_not_transcoded(tmp_path: Path) -> None:
+def test_oversized_chunks_are_not_transcoded(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo, limits=RequestLimits(decoded_bytes=31)) as client:
         assert client.get("/zarr/v1/decoded/shuffled/c/0/0").status_code == 413

@@ -130,7 +130,7 @@ def test_500_concurrent_connections_receive_their_chunks(tmp_path: Path) -> None
     assert all(data == expected[number % 4].tobytes() for number, data in enumerate(found))
 
 
-def test_200_clients_of_pages_windows_and_chunks_get_answers_in_bounded_memory(tmp_path: Path) -> None:
+def test_200_clients_of_pages_windows_and_chunks_are_served_in_bounded_memory(tmp_path: Path) -> None:
     """Three requests of each here, and ten minutes in `make torture`. A refusal must be 503."""
     sample_repository(tmp_path)
     urls = [

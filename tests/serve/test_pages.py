@@ -624,7 +624,7 @@ def test_hostile_text_is_escaped() -> None:
 # Resources
 
 
-def test_too_large_chunk_is_rejected_before_decoding() -> None:
+def test_oversized_chunk_is_rejected_before_decoding() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="one GiB of zeros") as store:
         array = zarr.create_array(

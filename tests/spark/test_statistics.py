@@ -21,7 +21,7 @@ pytestmark = [
 QUERIES = int(os.environ.get("ICEFLOE_QUERIES", "3"))
 
 
-def test_answers_equal_those_of_spark_over_rows(spark: Any, tmp_path: Path) -> None:
+def test_results_match_spark_over_rows(spark: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(QUERIES)
     repo = create_repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     for _ in range(3):

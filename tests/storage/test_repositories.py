@@ -147,7 +147,7 @@ def test_unstorable_names_are_rejected(storage: Storage, version: int) -> None:
     assert (repo.list_branches(), repo.list_tags()) == ({"main"} | taken, taken)
 
 
-def test_too_long_names_are_rejected(storage: Storage, version: int) -> None:
+def test_overlong_names_are_rejected(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
     name = "é" * 600

@@ -85,7 +85,7 @@ class HierarchyMachine(Commits, ZarrHierarchyStateMachine):
 
 @WARNINGS
 @pytest.mark.parametrize("spec_version", [1, 2], ids=["v1", "v2"])
-def test_hierarchies_equal_those_of_zarr(spec_version: int) -> None:
+def test_hierarchies_match_zarr(spec_version: int) -> None:
     with zarr.config.set(RECTILINEAR if spec_version == 2 else {}):
         machine: Any = partial(HierarchyMachine, spec_version)
         run_state_machine_as_test(machine, settings=LIMITS)
@@ -154,5 +154,5 @@ class KeyMachine(Commits, ZarrStoreStateMachine):
 
 
 @WARNINGS
-def test_keys_and_values_equal_those_of_a_dict() -> None:
+def test_keys_and_values_match_a_dict() -> None:
     run_state_machine_as_test(KeyMachine, settings=LIMITS)

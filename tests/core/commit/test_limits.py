@@ -77,7 +77,7 @@ def test_arrays_of_a_commit_share_its_limit(counts: list[tuple[int, int]], commi
 
 
 @pytest.mark.usefixtures("at_most_seven")
-def test_too_large_commit_is_rejected_before_files_are_written() -> None:
+def test_oversized_commit_is_rejected_before_files_are_written() -> None:
     repo = repository()
     session = written(repo.writable_session("main"), 8)
     before = metadata_files(repo)
@@ -351,7 +351,7 @@ def test_file_with_too_many_chunks_is_rejected_when_it_is_planned(
     assert metadata_files(repo) == {**before, "chunks": before["chunks"] + 1}
 
 
-def test_too_large_rechunk_is_rejected_when_it_is_planned(
+def test_oversized_rechunk_is_rejected_when_it_is_planned(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     repo = new_repo(tmp_path)

@@ -325,7 +325,7 @@ def test_unauthorized_virtual_chunks_are_reported(tmp_path: Path) -> None:
     assert "authorize the virtual chunk container" in str(unread)
 
 
-def test_too_large_chunks_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_chunks_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icefloe.core.merge.conflict_details._MAX_BYTES", 100)
     repo = repository({"v": {"shape": (100,), "chunks": (100,), "dtype": "f8"}})
     for branch, value in (("main", 1), ("dev", 2)):

@@ -176,7 +176,7 @@ def test_row_without_a_required_field_is_rejected() -> None:
         build_row(table, {}, "sample")
 
 
-def test_too_large_number_is_rejected() -> None:
+def test_oversized_number_is_rejected() -> None:
     table = fb.TableSchema("Sample", {"count": fb.u32(0)})
 
     with pytest.raises(FormatError, match="sample: Sample"):

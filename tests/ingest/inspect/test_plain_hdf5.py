@@ -89,7 +89,7 @@ def written(path: Path, first: int, engine: Any, since: str = "2000-01-01") -> P
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
 @pytest.mark.parametrize("reader", ["netcdf4", "h5netcdf", None])
-def test_schemas_equal_those_of_xarray(tmp_path: Path, engine: str, reader: str | None) -> None:
+def test_schemas_match_xarray(tmp_path: Path, engine: str, reader: str | None) -> None:
     """The first file is described in full, the next by its template, one of another kind in full."""
     known = ReusedDescriptions()
     paths = [written(tmp_path / f"{first}.nc", first, engine, f"2024-01-0{first + 1}") for first in (0, 4, 8)]
@@ -102,7 +102,7 @@ def test_schemas_equal_those_of_xarray(tmp_path: Path, engine: str, reader: str 
     assert len(known.templates) == 4
 
 
-def test_schemas_with_other_calendars_equal_those_of_xarray(tmp_path: Path) -> None:
+def test_schemas_with_other_calendars_match_xarray(tmp_path: Path) -> None:
     known = ReusedDescriptions()
     for number in range(2):
         path = tmp_path / f"{number}.nc"

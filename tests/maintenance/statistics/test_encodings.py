@@ -22,7 +22,7 @@ LATEST = 5e16
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_query_answers_of_every_encoding_are_the_same_with_and_without_statistics(part: int) -> None:
+def test_query_results_of_every_encoding_are_the_same_with_and_without_statistics(part: int) -> None:
     for case in range(part, CASES, 10):
         random = np.random.default_rng(case)
         repo = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1 + case % 2)

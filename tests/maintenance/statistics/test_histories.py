@@ -27,7 +27,7 @@ HISTORIES = int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "3"))
 
 @settings(max_examples=HISTORIES, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2]))
-def test_query_answers_are_the_same_with_and_without_statistics(seed: int, spec: int) -> None:
+def test_query_results_are_the_same_with_and_without_statistics(seed: int, spec: int) -> None:
     random = np.random.default_rng(seed)
     repo = create_repository(spec)
     for _ in range(5):
@@ -41,7 +41,7 @@ def test_query_answers_are_the_same_with_and_without_statistics(seed: int, spec:
 
 @settings(max_examples=HISTORIES, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2]))
-def test_query_answers_from_statistics_are_right_after_merges(seed: int, spec: int) -> None:
+def test_query_results_from_statistics_are_right_after_merges(seed: int, spec: int) -> None:
     random = np.random.default_rng(seed)
     repo = create_repository(spec)
     for _ in range(4):

@@ -15,7 +15,7 @@ HISTORIES = int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "1"))
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_query_answers_equal_those_of_duckdb_over_parquet(tmp_path: Path, seed: int) -> None:
+def test_query_results_match_duckdb_over_parquet(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     source = VirtualSource(tmp_path)
     repo = source.authorize(create_repository(1 + seed % 2))

@@ -418,7 +418,7 @@ DIMS = ("time", "lat", "level", "lon")
     ],
 )
 @pytest.mark.parametrize("times", [slice(None), slice(1, 4), [0, 3, 4]])
-def test_values_are_those_of_xarray_for_any_encoding(encoding: dict[str, Any], times: Any) -> None:
+def test_values_match_xarray_for_any_encoding(encoding: dict[str, Any], times: Any) -> None:
     dataset = make_dataset(*GRIDS["regional"])[["t2m"]]
     dataset["t2m"][{"lat": slice(5)}] = np.nan  # chunks that are not stored
     dataset = (dataset * xr.DataArray(np.arange(5, dtype="f4"), dims="level")).transpose(*DIMS)

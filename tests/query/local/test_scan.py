@@ -26,7 +26,7 @@ def _scan(**options: Any) -> icefloe.LocalScan:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_aggregates_equal_those_of_numpy(statistics: bool) -> None:
+def test_aggregates_match_numpy(statistics: bool) -> None:
     found = _scan(statistics=statistics).aggregate(t2m=["min", "max", "count"], rain=["sum", "mean", "std"])
 
     (row,) = found.to_pylist()

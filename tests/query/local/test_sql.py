@@ -38,7 +38,7 @@ def _plain(value: object) -> object:
         "SELECT time, rain FROM w WHERE rain IN (1, 2) OR rain > 97",
     ],
 )
-def test_local_sql_answers_equal_those_computed_from_all_rows(text: str, statistics: bool) -> None:
+def test_local_sql_results_match_all_rows(text: str, statistics: bool) -> None:
     found = run_local_query(text, {"w": REPO}, statistics=statistics).table
 
     rows = [tuple(map(_plain, row.values())) for row in found.to_pylist()]

@@ -84,7 +84,7 @@ def test_aggregates_of_prepared_groups_equal_aggregates_of_cells(text: str, part
 
 
 @given(shaped(by_value=True), st.booleans())
-def test_answers_from_statistics_equal_answers_from_cells(text: str, on: bool) -> None:
+def test_results_from_statistics_match_results_from_cells(text: str, on: bool) -> None:
     check(text, statistics=STATISTICS if on else None)
 
 

@@ -156,7 +156,7 @@ def test_default_settings_of_a_folder_equal_the_official_ones(tmp_path: Path) ->
     }
 
 
-def test_names_on_disk_equal_those_of_the_official_library(tmp_path: Path) -> None:
+def test_names_on_disk_match_the_official_library(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     # The directories icechunk 2.3.0 made for branches x?y, one for each character ?.
     official = {

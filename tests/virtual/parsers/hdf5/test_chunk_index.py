@@ -60,7 +60,7 @@ def without_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
         {"shape": (3, 40, 50), "chunks": (2, 3, 4)},
     ],
 )
-def test_index_equals_that_of_the_library(
+def test_index_matches_the_library(
     tmp_path: Path, version: str, fill: Callable[[Any], None], options: dict[str, Any]
 ) -> None:
     if fill is fill_few and len(options.get("shape", GRID)) != len(GRID):
