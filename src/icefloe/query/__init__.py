@@ -1,2 +1,2 @@
-"""Query arrays as tables, from any engine: schemas, SQL analysis, scans and writes. Does not import
-pyspark."""
+"""Query arrays as tables, independently of the engine: schemas, SQL analysis, scans and writes. This package
+does not import pyspark."""

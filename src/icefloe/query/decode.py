@@ -1,4 +1,4 @@
-"""Decode the stored values of an array like xarray, and choose the type of its column.
+"""Decode stored array values as xarray does, and choose an Arrow type for the column.
 
 Fill values and NaN become null. Types that Spark lacks are widened: see docs/reference/tables.md.
 """
@@ -39,12 +39,12 @@ _BY_KIND: Final = {"U": pa.string(), "T": pa.string(), "S": pa.binary(), "V": pa
 TIMESTAMP: Final = pa.timestamp("us")
 INTERVAL: Final = pa.duration("us")
 _COARSE: Final = frozenset(("Y", "M", "W", "D", "h", "m", "s", "ms"))
-"""The units of time that are longer than a microsecond."""
+"""The numpy time units coarser than a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coding(ValueCoding):
-    """The decoding of an array in a query: how its stored values become a column of a table."""
+    """How a query decodes the stored values of an array into a table column."""
 
     arrow: pa.DataType = field(kw_only=True)
     """The Arrow type of the column."""
@@ -59,8 +59,8 @@ class Coding(ValueCoding):
         return self.decode_viewed(viewed), missing
 
     def can_decode(self, viewed: Values) -> Mask:
-        """Return a mask of the stored values that can be decoded: all but times before the year -290000 or
-        after 294000, which do not fit into 64 bits of microseconds.
+        """Return a mask of the stored values that can be decoded. Times before the year -290000 or after
+        294000 cannot, because they overflow 64-bit microseconds.
         """
         if self.times is not None:
             return self.times.can_decode(viewed)
@@ -85,7 +85,7 @@ class Coding(ValueCoding):
             )
 
     def decode_viewed(self, viewed: Values) -> Values:
-        """Decode stored values whose dtype already has the signedness that the attributes declare."""
+        """Decode stored values whose dtype already has the signedness declared in the attributes."""
         if self.times is not None:
             return self._decode_times(viewed, self.times)
         if viewed.dtype.kind in "mM":
@@ -99,7 +99,7 @@ class Coding(ValueCoding):
         return since.view("m8[us]" if self.arrow == INTERVAL else "M8[us]")
 
     def fit_values(self, raw: Values) -> Coding:
-        """Return a decoding that can represent the given values.
+        """Return a `Coding` that can represent all of the given values.
 
         Times before 1582 become text, because Spark cannot represent them.
         """
@@ -111,7 +111,7 @@ class Coding(ValueCoding):
         return self if self.times.is_timestamp(since) else replace(self, arrow=pa.string())
 
     def to_column(self, raw: Values) -> pa.Array:
-        """Decode one-dimensional stored values to an Arrow array, the column of a table."""
+        """Decode one-dimensional stored values to an Arrow array that becomes a table column."""
         return to_arrow(*self.decode(raw), self.arrow)
 
 
@@ -137,7 +137,7 @@ def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Arr
 def wrap_numbers(values: Values, arrow: pa.DataType, missing: Mask | None = None) -> pa.Array:
     """Wrap decoded numbers, times or booleans as an Arrow array of the given type.
 
-    pyarrow's own conversions import pandas, which takes a third of the time of a small query.
+    pyarrow's own conversions import pandas, which accounts for a third of the runtime of a small query.
     """
     dtype = _find_dtype(arrow)
     data = np.ascontiguousarray(values, dtype).reshape(-1)
@@ -153,7 +153,7 @@ def _pack_bits(values: Mask) -> pa.Buffer:
 
 
 def unwrap_numbers(column: pa.Array) -> tuple[Values, Mask | None]:
-    """Return the numbers or times of an Arrow array as decoded values, and a mask of nulls.
+    """Return the numbers or times of an Arrow array as decoded values, together with a null mask.
 
     The reverse of `wrap_numbers`. Values under the mask are undefined.
     """

@@ -1,4 +1,4 @@
-"""Encode the columns of rows as values of arrays, and convert coordinates to keys for lookups."""
+"""Encode table columns as array values, and convert coordinates to lookup keys."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from icefloe.query.decode import INTERVAL, Coding, Values
 
 
 def make_invalid_rows_error(sentence: str) -> InvalidInputError:
-    """Create the error for rows of a query that cannot be encoded as values of arrays."""
+    """Create the error for rows that cannot be encoded as array values."""
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
 
 def to_keys(column: pa.Array, name: str) -> Values:
-    """Encode a coordinate column of a query as keys: integers, floats or text.
+    """Convert a coordinate column to lookup keys: integers, floats or strings.
 
     Times become microseconds since 1970.
     """
@@ -55,7 +55,7 @@ def _to_microseconds(column: pa.Array) -> Values:
 
 
 def encode_values(column: pa.Array, coding: Coding, name: str) -> Values:
-    """Encode a column of a query like the stored values of an array. Nulls become the fill value."""
+    """Encode a table column the way the array stores its values. Nulls become the fill value."""
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
     stored = coding.stored
     try:
@@ -127,6 +127,6 @@ def _find_fill(coding: Coding, name: str) -> Any:
 
 def merge_keys(parts: list[Values]) -> Values:
     """Merge lists of encoded coordinate keys into one sorted list without duplicates."""
-    full = [part for part in parts if len(part)] or parts  # an empty part may have another type
+    full = [part for part in parts if len(part)] or parts  # an empty part may have a different dtype
     whole = np.concatenate(full) if full else np.zeros(0)
     return np.array(sorted(set(whole.tolist())), object) if whole.dtype == object else np.unique(whole)

@@ -1,6 +1,7 @@
-"""Metadata tables of a repository: refs, snapshots, ops, nodes, manifests, chunks, diff, storage, lineage.
+"""The metadata tables of a repository: refs, snapshots, ops, nodes, manifests, chunks, diff, storage,
+lineage.
 
-Each table is divided into units of work. A task reads one unit and returns Arrow record batches.
+Each table is divided into units of work. A task reads one unit and yields Arrow record batches.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ _ARRAYS_PER_TASK: Final = 100
 Item: TypeAlias = Any
 """A unit of work, which one task reads."""
 Row: TypeAlias = tuple[Any, ...]
-"""The values of a row in the order of the columns. Trailing columns may be omitted and are then null."""
+"""The values of one row, in column order. Omitted trailing values become null."""
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The repository and the version that a metadata table describes."""
+    """The repository version that a metadata table describes."""
 
     repo: Repository
     session: Session
     earlier: Session | None = None
-    """The earlier version, for a diff."""
+    """The earlier of the two versions in a `diff`; None for other tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class MetadataTable:
 
 
 TABLES: Final[dict[str, MetadataTable]] = {}
-"""The metadata tables by the name that SQL and the option `table` use."""
+"""All metadata tables, keyed by the name used in SQL and in the `table` option."""
 
 
 def get_metadata_table(name: str) -> MetadataTable:
@@ -80,7 +81,7 @@ Rows: TypeAlias = Callable[[View, Item], Iterator[Row]]
 def _table(
     table: str, tasks: Callable[[View], Sequence[Item]] = lambda _: [None], /, **columns: pa.DataType
 ) -> Callable[[Rows], Rows]:
-    """Return a decorator that registers a function, which yields rows, as a metadata table."""
+    """Return a decorator that registers a row generator as a metadata table."""
 
     def register(rows: Rows) -> Rows:
         schema = pa.schema(list(columns.items()))
@@ -203,9 +204,9 @@ def _list_arrays(session: Session) -> list[NodeSnapshot]:
 
 
 def _list_chunk_tasks(view: View) -> list[list[tuple[str, int]]]:
-    """List the units of work of the table `chunks`: pairs of array and manifest number.
+    """List the units of work of the `chunks` table: (array, manifest number) pairs.
 
-    Small manifests share a task; a large one has its own.
+    Small manifests share a task; each large manifest gets its own.
     """
     sizes = {info.id: info.num_chunk_refs for info in view.repo.list_manifest_files(view.session.snapshot_id)}
     tasks: list[list[tuple[str, int]]] = []
@@ -237,9 +238,7 @@ def _chunks(view: View, item: Item) -> Batches:
 
 
 def make_chunk_batch(path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.Array) -> pa.RecordBatch:
-    """Return a record batch with one row per chunk reference of an array, for the metadata table of
-    chunks.
-    """
+    """Return a record batch for the `chunks` metadata table, with one row per chunk reference of an array."""
     count = len(refs)
     native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
     ends = np.arange(0, count * refs.rank + 1, max(refs.rank, 1), dtype=np.int32)
@@ -310,7 +309,9 @@ def _diff(view: View, _: Item) -> Iterator[Row]:
 
 
 def _list_storage_tasks(view: View) -> list[list[str]]:
-    """Divide arrays among tasks. All chunks of an array belong to one task, which can compute its sums."""
+    """List the units of work of the `storage` table. All chunks of an array go to one task, so that it can
+    compute the array's totals.
+    """
     paths = [node.path for node in _list_arrays(view.session)]
     return [paths[start : start + _ARRAYS_PER_TASK] for start in range(0, len(paths), _ARRAYS_PER_TASK)]
 

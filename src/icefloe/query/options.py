@@ -1,4 +1,4 @@
-"""Parse the options of the Spark data source, in any spelling, and open the repository that they select."""
+"""Parse the options of the Spark data source, ignoring case and underscores, and open the repository."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _REFS: Final = ("branch", "tag", "snapshot", "versionAsOf")
 _SECRET_WORDS: Final = ("secret", "password", "token", "accesskey", "sastoken", "credentials")
 _BEFORE_ENDPOINT: Final = re.compile(r"@(?=https?://)")
 _MEANT_FOR_SPARK: Final = ("checkpointlocation", "queryname")
-"""Options that Spark adds for its own use."""
+"""Options that Spark sets for its own use and that icefloe ignores."""
 _NO_CATALOG: Final = (
     "Spark's catalog does not pass the options of a table to Python sources; create views with"
     " icefloe.spark.register, or with CREATE TEMPORARY VIEW ... USING icechunk OPTIONS (path '...')"
@@ -68,19 +68,19 @@ class QueryOptions:
     """The parsed options of a query: a read or write through the Spark data source."""
 
     given: Mapping[str, str]
-    """The options that were set, by canonical name."""
+    """The options that the user set, keyed by canonical name."""
     storage: Mapping[str, str] = field(default_factory=dict)
-    """The arguments of the storage factory."""
+    """Keyword arguments passed to the storage factory."""
     repo: Repository | None = None
     """An open repository, used instead of the option `path`."""
 
     def text(self, name: str) -> str | None:
-        """Return an option of the Spark data source as text; None if it is not given."""
+        """Return a data source option as a string, or None if it is not set."""
         return self.given.get(name)
 
     def names(self, name: str) -> list[str] | None:
-        """Return the list of names in an option of the Spark data source, given as JSON or separated by
-        commas. None if the option is not set.
+        """Return a data source option as a list of names, given as JSON or comma-separated. Return None if
+        the option is not set.
         """
         value = self.given.get(name)
         if value is None:
@@ -91,9 +91,7 @@ class QueryOptions:
         return [each.strip() for each in value.split(",") if each.strip()]
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in an option of the Spark data source. An empty dictionary if the option is
-        not set.
-        """
+        """Return a data source option given as a JSON object, or an empty dictionary if it is not set."""
         value = self.given.get(name)
         if value is None:
             return {}
@@ -105,14 +103,12 @@ class QueryOptions:
         return found
 
     def value(self, name: str) -> Any:
-        """Return the JSON object or the plain text in an option of the Spark data source. None if the option
-        is not set.
-        """
+        """Return a data source option given as a JSON object or plain string, or None if it is not set."""
         text = self.text(name)
         return self.mapping(name) if text is not None and text.lstrip().startswith("{") else text
 
     def count(self, name: str, default: int) -> int:
-        """Return the number of bytes or rows in an option of the Spark data source, such as 64m."""
+        """Return a data source option as a number of bytes or rows. Suffixes such as `64m` are allowed."""
         value = self.given.get(name)
         if value is None:
             return default
@@ -123,7 +119,7 @@ class QueryOptions:
 
     @property
     def is_stream(self) -> bool:
-        """True if the Spark data source received an option that only streaming reads support."""
+        """True if any option that only streaming reads support is set."""
         return any(name in self.given for name in _STREAM_NAMES)
 
     @property
@@ -133,17 +129,17 @@ class QueryOptions:
 
     @property
     def partition_bytes(self) -> int:
-        """The approximate number of bytes that one task of a query reads."""
+        """The approximate number of bytes that each task reads."""
         return self.count("maxPartitionBytes", PARTITION_BYTES)
 
     @property
     def batch_rows(self) -> int:
-        """The number of rows that a query passes to Spark at a time."""
+        """The number of rows per batch passed to Spark."""
         return self.count("batchRows", BATCH_ROWS)
 
     @property
     def uses_statistics(self) -> bool:
-        """True unless the option `statistics` of a query is off."""
+        """True unless the `statistics` option is turned off."""
         return self._is_on("statistics", default="on")
 
     def _is_on(self, name: str, default: str) -> bool:
@@ -153,7 +149,7 @@ class QueryOptions:
         return word in ("on", "true")
 
     def open(self, *, to_write: bool = False) -> Repository:
-        """Open the repository that the options of a query name. A write may create it."""
+        """Open the repository named by the query options. A write may create it."""
         if self.repo is not None:
             return self.repo
         path = self.text("path")
@@ -180,8 +176,8 @@ class QueryOptions:
         return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
 
     def _parse_containers(self) -> dict[str, str]:
-        """Return the virtual chunk containers to authorize: a mapping from URL prefixes to the endpoint after
-        an @, or to an empty string.
+        """Return the virtual chunk containers to authorize, as a mapping from URL prefix to the endpoint
+        given after `@` (an empty string if there is none).
         """
         pairs = [_BEFORE_ENDPOINT.split(text, maxsplit=1) for text in self.names("virtualChunks") or []]
         return {prefix: "".join(endpoint) for prefix, *endpoint in pairs}
@@ -192,7 +188,7 @@ class QueryOptions:
         return {prefix: make_credential_from_env(prefix, anonymous=anonymous) for prefix in prefixes}
 
     def scan(self) -> TableScan:
-        """Return a scan of the table and the version that the options of a query select."""
+        """Return a scan of the table and version selected by the query options."""
         session = self.session(self.open())
         table = find_tables(session, self.group).choose(self.names("variables"))
         scan = scan_table(session, table, statistics=self.uses_statistics)
@@ -203,8 +199,8 @@ class QueryOptions:
         return replace(scan, partition_bytes=self.partition_bytes, batch_rows=self.batch_rows)
 
     def session(self, repo: Repository) -> Session:
-        """Open a read-only session on the version that the options of a query select, by default the tip of
-        main.
+        """Open a read-only session on the version selected by the query options, by default the tip of
+        `main`.
         """
         return open_session(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
 
@@ -218,9 +214,9 @@ AnyRepository: TypeAlias = Repository | Session | str | os.PathLike[str]
 def open_repository(
     repo: Repository | str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Repository:
-    """Open the repository that the options of a query name by path or URL.
+    """Open a repository from its path or URL.
 
-    An open repository is returned unchanged.
+    A `Repository` that is already open is returned unchanged.
     """
     if isinstance(repo, Repository):
         return repo
@@ -234,9 +230,9 @@ def resolve_session(
     open_at: Callable[[Repository, Mapping[str, Any]], Session],
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Session, str]:
-    """Open a read-only session on the version that the options of a query select.
+    """Open a read-only session on the version selected by the arguments of a query.
 
-    Return the session with a description for titles.
+    Return the session, and a description of it for display in titles.
     """
     if isinstance(repo, Session):
         if version:
@@ -260,7 +256,9 @@ def open_scan(
     statistics: bool,
     **fields: Any,
 ) -> S:
-    """Open a scan of the table that the variables of a group form, given the options of `icefloe.scan`."""
+    """Open a scan of the given class over the table formed by a group's variables, from the arguments of
+    `icefloe.scan`.
+    """
     chosen = {name: value for name, value in version.items() if value is not None}
     if chosen.keys() <= {"as_of"} and not isinstance(repo, Session):
         chosen = {"branch": "main", **chosen}
@@ -277,16 +275,14 @@ def _open_chosen(repo: Repository, version: Mapping[str, Any]) -> Session:
 
 
 def describe_location(repo: Repository) -> str:
-    """Return the location of the repository in a query's options without secrets, for titles."""
+    """Return the location of a repository without secrets, for display in titles."""
     shown = repo.storage.describe()
     parts = [shown[key] for key in ("bucket", "container", "path", "prefix") if key in shown]
     return "/".join(parts) or repo.storage.place
 
 
 def refuse_memory(repo: Repository) -> None:
-    """Raise an error if a query's options name a repository in the memory of this process, where Spark cannot
-    read it.
-    """
+    """Raise an error if the repository is in-memory, because Spark executors cannot read it."""
     if isinstance(repo.storage, MemoryStorage):
         raise InvalidInputError(
             "a repository in memory exists only in this process and cannot be read by Spark's workers;"
@@ -296,7 +292,7 @@ def refuse_memory(repo: Repository) -> None:
 
 
 def parse_options(options: Mapping[str, str]) -> QueryOptions:
-    """Parse the options of a query that Spark passes to the data source."""
+    """Parse the options that Spark passes to the data source."""
     known = _list_known_names()
     given: dict[str, str] = {}
     storage: dict[str, str] = {}
@@ -321,8 +317,8 @@ def parse_options(options: Mapping[str, str]) -> QueryOptions:
 
 
 def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
-    """Open a read-only session on the version in the options branch, tag, snapshot, versionAsOf or
-    timestampAsOf.
+    """Open a read-only session on the version given by `branch`, `tag`, `snapshot`, `versionAsOf` or
+    `timestampAsOf`.
     """
     refs = [name for name in _REFS if version.get(name)]
     moment = version.get("timestampAsOf")
@@ -345,7 +341,7 @@ def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
 
 
 def open_version(repo: Repository, name: str) -> Session:
-    """Open a read-only session on the version with the given name (see `resolve_version`)."""
+    """Open a read-only session on the named version (see `resolve_version`)."""
     try:
         return repo.readonly_session(snapshot_id=versions.resolve_version(repo, name))
     except RefNotFoundError:
@@ -357,7 +353,7 @@ def open_version(repo: Repository, name: str) -> Session:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time in the options of a query: ISO 8601, or milliseconds since 1970."""
+    """Parse a timestamp option, given as ISO 8601 or as milliseconds since 1970."""
     if re.fullmatch(r"\d{9,}", text.strip()):
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     return versions.parse_time(text)
@@ -378,7 +374,7 @@ def _list_known_names() -> Mapping[str, str]:
 
 @cache
 def _list_storage_names() -> Mapping[str, str]:
-    """Return the names of the plain arguments of all storage factories, indexed by normalized name."""
+    """Return the plain (non-object) argument names of all storage factories, keyed by normalized name."""
     makers = (
         factories.s3_storage,
         factories.gcs_storage,
@@ -397,8 +393,8 @@ def _list_storage_names() -> Mapping[str, str]:
 
 
 def _refuse_secret(folded: str, spelled: str) -> None:
-    """Raise an error if an option is a secret, because Spark displays options. The message omits the
-    value."""
+    """Raise an error if an option holds a secret, because Spark displays options in plans and logs. The
+    message omits the value."""
     if folded in {_fold_name(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
         raise InvalidInputError(
             f"{spelled} is a secret, which Spark would show in plans and logs; set it in the environment of"
@@ -421,7 +417,7 @@ def _make_invalid_option_error(name: str, value: str, expected: str) -> InvalidI
 
 
 def _import_provider(provider: str | None) -> dict[str, Any]:
-    """Import the function `package.module:function`, which returns credentials."""
+    """Import a credential provider given as `package.module:function`."""
     if provider is None:
         return {}
     module, colon, name = provider.partition(":")

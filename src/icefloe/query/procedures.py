@@ -1,9 +1,9 @@
-"""Procedures: maintenance operations that SQL calls as table functions, such as `icefloe_expire`.
+"""Maintenance procedures that SQL queries call as table functions, such as `icefloe_expire`.
 
 The first parameter of a procedure is the repository. The types of the other parameters determine how
 arguments are parsed: a `datetime` is a time or an age, and a `Version` is resolved to a snapshot id.
 Arguments are parsed once, before the procedure runs. Procedures are idempotent: running the same call twice
-has the effect of running it once.
+has the same effect as running it once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from icefloe.repository import Repository
 
 MAX_SNAPSHOTS: Final = 20_000
 MAX_REFERENCES: Final = 2_000_000
-"""The largest number of chunk references in a repository that a procedure maintains in one worker."""
+"""The maximum number of chunk references in a repository that a procedure handles in a single worker."""
 MAX_CHUNKS: Final = 100_000
-"""The largest number of chunks that a procedure reads or checks one by one."""
+"""The maximum number of chunks that a procedure reads or checks individually."""
 
 Version = NewType("Version", str)
 """A version, such as a branch, a tag or a snapshot id. It is resolved to a snapshot id before a procedure
@@ -44,26 +44,30 @@ Run: TypeAlias = Callable[..., Iterator[Row]]
 
 @dataclass(frozen=True, slots=True)
 class ProcedureCall:
-    """A procedure call whose arguments are parsed: absolute times and snapshot ids. Contains no secrets."""
+    """A procedure call with parsed arguments: ages and versions are resolved to absolute times and snapshot
+    ids. It contains no secrets.
+    """
 
     repo: str
     """The name of the repository."""
     arguments: Mapping[str, Any]
     key: str
-    """A unique key of the call. A retried task uses it to detect that the call already ran."""
+    """A unique key for the call. A retried task uses it to detect that the call has already run."""
     tip: str | None
-    """The tip of the branch to change, at the time when the call was analyzed."""
+    """The tip of the target branch at the time the call was analyzed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """A procedure of SQL's CALL, its parameters, and the columns that it returns."""
+    """A SQL procedure: its function, its parameters, and the columns of its result."""
 
     name: str
     run: Run
     schema: pa.Schema
     method: str | None
-    """The corresponding method of `Repository`, which runs on Spark for large repositories."""
+    """The corresponding `Repository` method, which can run on Spark if the repository is too large for one
+    worker.
+    """
 
     def prepare(
         self,
@@ -91,7 +95,7 @@ class Procedure:
         return ProcedureCall(repo_name, MappingProxyType(arguments), uuid.uuid4().hex, tip)
 
     def execute(self, repos: Mapping[str, Repository], call: ProcedureCall) -> Iterator[Row]:
-        """Run a procedure call that `prepare` returned, and yield the rows of its result."""
+        """Run a call returned by `prepare`, and yield the result rows."""
         repo = _get_repository(repos, call.repo)
         arguments = dict(call.arguments)
         self._check_size(repo, reads_chunks=arguments.get("level") in ("objects", "sources", "chunks"))
@@ -147,11 +151,11 @@ class Procedure:
 
 _HIDDEN: Final = ("key", "tip")
 PROCEDURES: Final[dict[str, Procedure]] = {}
-"""The procedures by name, without the prefix `icefloe_`."""
+"""All procedures, keyed by name without the `icefloe_` prefix."""
 
 
 def _procedure(name: str, method: str | None = None, /, **columns: pa.DataType) -> Callable[[Run], Run]:
-    """Return a decorator that registers a function, which yields result rows, as a procedure."""
+    """Return a decorator that registers a generator of result rows as a procedure."""
 
     def register(run: Run) -> Run:
         PROCEDURES[name] = Procedure(name, run, pa.schema(list(columns.items())), method)
@@ -229,7 +233,7 @@ def _expire(
     delete_expired_branches: bool = False,
     delete_expired_tags: bool = False,
 ) -> Iterator[Row]:
-    """Remove old snapshots from the history, and yield their ids."""
+    """Expire old snapshots from the history, and yield their ids."""
     report = repo.retain(
         older_than,
         delete_expired_branches=delete_expired_branches,
@@ -262,7 +266,7 @@ def _gc(repo: Repository, older_than: datetime, dry_run: bool = False) -> Iterat
 def _verify(
     repo: Repository, level: VerifyLevel = "graph", version: Version | None = None, history: bool = True
 ) -> Iterator[Row]:
-    """List the problems of a repository. The result is empty if there are none."""
+    """Check the integrity of a repository, and yield one row per problem found."""
     for found in repo.verify(level, snapshot_id=version, history=history).findings:
         yield found.kind, found.object, found.where, found.message
 
@@ -275,7 +279,7 @@ def _rewrite_manifests(
     request = CommitRequest(branch, message, app="icefloe_rewrite_manifests", version=key)
     session = repo.writable_session(
         branch
-    )  # open before the search, so that a commit of a retried task is a conflict
+    )  # open the session before the search, so that a commit by a retried task conflicts
     yield (
         request.find_commit(repo)
         or rewrite_manifests(session, repo._handle, repo.executor, message, request.properties, "new_commit"),

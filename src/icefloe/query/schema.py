@@ -23,14 +23,14 @@ from icefloe.query.spark_types import to_ddl
 from icefloe.session import Session
 
 NUMERIC: Final = "_numeric"
-"""The suffix of columns with the stored numbers of times in non-standard calendars."""
+"""The suffix of the column that holds the stored numbers of times in a non-standard calendar."""
 
 
 class Role(Enum):
     """The role of a column in the schema of a table: dimension, coordinate or variable."""
 
     DIMENSION = "dimension"
-    """The coordinate of a dimension, or its index if there is no coordinate."""
+    """A dimension coordinate, or the index along the dimension if there is no coordinate."""
     AUXILIARY = "auxiliary coordinate"
     VARIABLE = "variable"
 
@@ -44,7 +44,7 @@ class ArrayInfo:
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """The chunk borders along each dimension, including both ends."""
+    """The chunk boundaries along each dimension, including both ends."""
     coding: Coding
     attributes: Mapping[str, Any]
 
@@ -56,16 +56,16 @@ class Column:
     name: str
     role: Role
     axes: tuple[int, ...]
-    """The dimensions of the table along which the column varies, in the order of the array."""
+    """The table dimensions along which the column varies, in the array's dimension order."""
     array: ArrayInfo | None
-    """The array with the values; None for an index column."""
+    """The array that holds the values; None for an index column."""
     coding: Coding | None
     numeric: bool = False
-    """True if the column contains stored numbers of times, which another column shows as text."""
+    """True if the column holds the stored numbers of times that another column shows as text."""
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of a column in the schema of a table."""
+        """The Arrow type of the column."""
         if self.numeric:
             return pa.float64()
         return pa.int64() if self.coding is None else self.coding.arrow
@@ -108,13 +108,13 @@ class ArrayTable:
         )
 
     def select_columns(self, names: Iterable[str]) -> ArrayTable:
-        """Return the table restricted to the given columns, in the given order."""
+        """Return a table schema with only the given columns, in the given order."""
         found = (self.column(name) for name in names)
         return replace(self, columns=tuple({column.name: column for column in found}.values()))
 
     def edges(self) -> list[NDArray[np.int64]]:
-        """Return the chunk borders that all variables of a table share along each dimension, including both
-        ends.
+        """Return the chunk boundaries shared by all variables of the table along each dimension, including
+        both ends.
         """
         return share_edges(
             self.shape, [(c.axes, c.array.edges) for c in self.variables if c.array is not None]
@@ -124,7 +124,7 @@ class ArrayTable:
 def share_edges(
     shape: Sequence[int], arrays: Iterable[tuple[Sequence[int], Sequence[NDArray[np.int64]]]]
 ) -> list[NDArray[np.int64]]:
-    """Return the chunk borders that several arrays share, given their axes and borders."""
+    """Return the chunk boundaries shared by several arrays, given the axes and boundaries of each."""
     borders: dict[int, NDArray[np.int64]] = {}
     for axes, edges in arrays:
         for axis, own in zip(axes, edges, strict=True):
@@ -139,7 +139,7 @@ def make_unknown_name_error(
     where: str = "",
     kind: ErrorKind = ErrorKind.NODE_NOT_FOUND,
 ) -> InvalidInputError:
-    """Create the error for a name that a table does not have, with the most similar name as a suggestion."""
+    """Create the error for an unknown name, suggesting the most similar known name."""
     folded = {each.lower(): each for each in known}
     begun = [
         each for each in folded if each and (each.startswith(name.lower()) or name.lower().startswith(each))
@@ -152,7 +152,7 @@ def make_unknown_name_error(
 
 
 def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
-    """List the arrays directly in a group by name, and the attributes of the group."""
+    """List the arrays that are direct children of a group, by name, and the group's attributes."""
     path = "/" + group.strip("/")
     workspace = session._workspace
     node = workspace.node(path)
@@ -183,10 +183,12 @@ class GroupTables:
     group: str
     tables: tuple[ArrayTable, ...]
     refused: Mapping[str, InvalidInputError]
-    """The errors for arrays that cannot be columns, by array name."""
+    """The errors for arrays that cannot become columns, keyed by array name."""
 
     def choose(self, variables: Sequence[str] | None) -> ArrayTable:
-        """Return the table with the given variables. Without names, return the only table of the group."""
+        """Return the table that contains the given variables. If no variables are given, return the group's
+        only table.
+        """
         if not variables:
             return self._get_only_table()
         known = {column.name for table in self.tables for column in table.columns}
@@ -221,7 +223,7 @@ class GroupTables:
 
 
 def make_ambiguous_table_error(group: str, tables: Sequence[ArrayTable]) -> InvalidInputError:
-    """Create the error for a group with several tables if the variables do not identify one of them."""
+    """Create the error raised if a group has several tables and the variables do not identify one of them."""
     array = next((column.name for table in tables for column in table.variables), "name")
     return InvalidInputError(
         f"group {group} has {len(tables)} tables, because its variables have different dimensions: "
@@ -270,7 +272,7 @@ def describe_tables(tables: Sequence[ArrayTable]) -> str:
 def get_dims(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the dimension names of an array.
 
-    Unnamed ones are called dim_0, dim_1, ...
+    Unnamed dimensions are called dim_0, dim_1, ...
     """
     rank = len(metadata["shape"])
     names = metadata.get("dimension_names") or [None] * rank
@@ -278,8 +280,8 @@ def get_dims(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _find_coordinates(metadata: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> set[str]:
-    """Return the names of coordinates, like xarray: variables named like their dimension, or listed in a
-    `coordinates` attribute."""
+    """Return the names of the coordinates, by xarray's rules: variables named after their dimension, or
+    listed in a `coordinates` attribute."""
     found = {name for name, document in metadata.items() if get_dims(name, document) == (name,)}
     for owner in (attributes, *(document.get("attributes", {}) for document in metadata.values())):
         named = owner.get("coordinates")
@@ -289,7 +291,7 @@ def _find_coordinates(metadata: Mapping[str, Mapping[str, Any]], attributes: Map
 
 
 def describe_array(path: str, metadata: Mapping[str, Any], session: Session) -> ArrayInfo:
-    """Describe an array by its metadata, as a column of a table."""
+    """Create the `ArrayInfo` of an array from its metadata."""
     name = path.rpartition("/")[2]
     attributes = metadata.get("attributes", {})
     shape = tuple(metadata["shape"])

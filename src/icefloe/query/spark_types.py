@@ -1,4 +1,4 @@
-"""Write types and names in Spark SQL: column types, DDL and quoted identifiers."""
+"""Generate Spark SQL column types, DDL and quoted identifiers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def to_spark_type(arrow: pa.DataType) -> str:
 
 
 def to_ddl(schema: pa.Schema) -> str:
-    """Return the columns of a schema with their Spark SQL types as DDL."""
+    """Convert an Arrow schema to Spark SQL DDL."""
     return ", ".join(f"{quote_name(field.name)} {to_spark_type(field.type)}" for field in schema)
 
 
 def quote_name(name: str) -> str:
-    """Quote an identifier for Spark SQL, in a list of columns and types."""
+    """Quote an identifier for use in Spark SQL DDL."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,7 +1,7 @@
 """Export the rows of a table as an Iceberg table.
 
-Tasks write data files into the location of the Iceberg table, and the driver adds all of them in one
-transaction: readers of the table see all rows or none.
+Tasks write data files to the location of the Iceberg table, and the driver adds all of them in one
+transaction. Readers of the table see either all rows or none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NAME: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 _DATA: Final = "data"
 _FILE: Final = "file://"
 _CATALOG: Final = "default"
-"""The name of a catalog that is given by its URI, as in pyiceberg."""
+"""The name given to a catalog that is specified only by URI, as in pyiceberg."""
 
 
 def export_iceberg(
@@ -80,9 +80,9 @@ def export_iceberg(
 ) -> TableExportReport:
     """Export the variables of a group as an Iceberg table, in one Iceberg commit.
 
-    There is a row per cell, with a column per coordinate and per variable. Values are decoded, and missing
-    values are null. The id of the exported snapshot is stored in the summary of the Iceberg snapshot, as
-    `icefloe.snapshot-id`.
+    The table has one row per cell, with a column per coordinate and per variable. Values are decoded, and
+    missing values are null. The id of the exported snapshot is stored in the summary of the Iceberg snapshot,
+    as `icefloe.snapshot-id`.
 
     Parameters
     ----------
@@ -91,14 +91,14 @@ def export_iceberg(
     table
         The name of the table with its namespace: `weather.t2m`. The namespace is created.
     catalog
-        A catalog of pyiceberg, its name in the configuration of pyiceberg, or its URI, such as
+        A pyiceberg catalog, the name of a catalog in the pyiceberg configuration, or a catalog URI, such as
         `sqlite:////data/catalog.db` or `https://catalog.example.org`. The tables of a SQLite catalog are
-        stored beside it, in the folder `warehouse`, unless `catalog_options` names another warehouse.
+        stored next to it, in the folder `warehouse`, unless `catalog_options` names another warehouse.
     catalog_options
-        Properties of the catalog, such as `warehouse` or `s3.endpoint`. A catalog that is given by its URI is
-        named `default`, unless there is a property `name`: SQL catalogs store tables by this name.
+        Catalog properties, such as `warehouse` or `s3.endpoint`. A catalog given by URI is named `default`
+        unless the property `name` is set. SQL catalogs store tables under this name.
     storage_options
-        Options of the storage at the location of the table, as for `storage_from_url`.
+        Storage options for the table location, as for `storage_from_url`.
     group, variables, isel, sel
         The cells to export, as in `export_parquet`.
     partition_by
@@ -108,9 +108,9 @@ def export_iceberg(
     dry_run
         Only report what would be written.
     executor
-        Runs the tasks that write data files, by default threads of this process.
+        Runs the tasks that write data files; by default a thread pool in this process.
     progress
-        Called with a label, the number of tasks that are done, and their total.
+        Called with a label, the number of completed tasks, and the total number of tasks.
 
     Returns
     -------
@@ -201,7 +201,7 @@ def _find_table(catalog: Catalog, name: str) -> Any:
 
 
 def _convert_types(schema: pa.Schema) -> pa.Schema:
-    """Convert columns whose types Iceberg does not support to supported types."""
+    """Cast columns whose types Iceberg does not support to supported types."""
     fields = []
     for field in schema:
         kind = field.type
@@ -262,7 +262,7 @@ def _add_files(changes: Transaction, location: str, files: Sequence[DataFile], s
 
 @contextmanager
 def _translate_errors(catalog: str | Catalog) -> Iterator[None]:
-    """Convert the errors of pyiceberg and its catalogs."""
+    """Convert errors from pyiceberg and its catalogs to icefloe errors."""
     try:
         yield
     except IcechunkError:
@@ -272,7 +272,7 @@ def _translate_errors(catalog: str | Catalog) -> Iterator[None]:
             message="another writer changed the Iceberg table, and nothing was exported; repeat the export: "
             f"{redact(str(error))}"
         ) from error
-    except Exception as error:  # each catalog raises the errors of its own client
+    except Exception as error:  # each catalog raises the exceptions of its own client library
         name = catalog if isinstance(catalog, str) else catalog.name
         raise StorageError(
             f"the Iceberg catalog {redact(str(name))} failed: {type(error).__name__}: {redact(str(error))}",

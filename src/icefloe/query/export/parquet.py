@@ -1,7 +1,7 @@
 """Export the rows of a table as Parquet files.
 
 Every task reads one partition of the scan and writes one file per partition value. The driver then writes an
-empty file `_SUCCESS`, like Spark, or deletes the files of a failed run.
+empty `_SUCCESS` file, as Spark does, or deletes the files of a failed run.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ DATE_PARTS: Final[Mapping[str, str]] = {
     "day": "%Y-%m-%d",
     "hour": "%Y-%m-%d-%H",
 }
-"""The date parts by which rows can be partitioned, with the format of their values."""
+"""The date parts by which rows can be partitioned, with the `strftime` format of each."""
 _PARTITION_BYTES: Final = 256 << 20
 """The approximate size of the rows that one task exports, before compression."""
 _ROW_GROUP_ROWS: Final = 1 << 20
 _CALL: Final = re.compile(r"(\w+)\s*\(\s*(.+?)\s*\)")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The partition value of rows with a null, as in Hive and Spark."""
+"""The partition value that stands for null, as in Hive and Spark."""
 _SUCCESS: Final = "_SUCCESS"
 _SUFFIX: Final = ".parquet"
 _THREADS: Final = 4
@@ -61,26 +61,22 @@ class TableExportReport(Report):
     rows: int = 0
     """The number of rows."""
     files: int = 0
-    """The number of data files; 0 in a dry run."""
+    """The number of data files written; 0 in a dry run."""
     bytes_written: int = 0
-    """The size of all data files."""
+    """The total size of the data files."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTerm:
-    """A coordinate, or a part of its times, by which rows in exported Parquet files are partitioned into
-    folders.
-    """
+    """A coordinate, or a date part of one, by which exported rows are partitioned into folders."""
 
     column: str
     part: str = ""
-    """`year`, `month`, `day` or `hour`; empty to partition by the values of the coordinate."""
+    """`year`, `month`, `day` or `hour`; empty to partition by the coordinate values themselves."""
 
     @property
     def name(self) -> str:
-        """The name of the partition column in exported Parquet files: `time_month` for month(time), as in
-        Iceberg.
-        """
+        """The name of the partition column, such as `time_month` for month(time), as in Iceberg."""
         return f"{self.column}_{self.part}" if self.part else self.column
 
 
@@ -89,7 +85,7 @@ Partitioning: TypeAlias = tuple[PartitionTerm, ...]
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file that a task of an export has written."""
+    """A Parquet file written by an export task."""
 
     path: str
     """The path relative to the target of the export."""
@@ -99,9 +95,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableExport:
-    """The plan of an export to Parquet: the scan, the columns, and the terms by which rows are
-    partitioned.
-    """
+    """The plan of a Parquet export: the scan, the columns, and the partition terms."""
 
     session: Session
     plan: ScanPlan
@@ -112,12 +106,12 @@ class TableExport:
     """A random part of all file names. Concurrent runs do not overwrite each other's files."""
 
     def without_identities(self) -> TableExport:
-        """Return the plan of a Parquet export without columns whose values are part of the folder names."""
+        """Return a copy of the plan without the columns whose values are part of the folder names."""
         named = {term.column for term in self.terms if not term.part}
         return replace(self, schema=pa.schema([each for each in self.schema if each.name not in named]))
 
     def summarize(self, files: Sequence[DataFile] | None = None) -> TableExportReport:
-        """Create the report of the Parquet export from its data files, or of a dry run without files."""
+        """Create the export report from the data files that were written. Without files, report a dry run."""
         return TableExportReport(
             files is None,
             self.session.snapshot_id,
@@ -144,7 +138,7 @@ def export_parquet(
 ) -> TableExportReport:
     """Export the variables of a group as rows in Parquet files.
 
-    There is a row per cell, with a column per coordinate and per variable. Values are decoded, and missing
+    There is one row per cell, with a column per coordinate and per variable. Values are decoded, and missing
     values are null. An empty file `_SUCCESS` marks a complete export.
 
     Parameters
@@ -163,15 +157,15 @@ def export_parquet(
         Cells to export by label: a label or a slice per coordinate, including both ends.
     partition_by
         Coordinates to divide the rows by: `lat`, or parts of times such as `month(time)`. Every value gets
-        a folder, `time_month=2024-01`, which query engines skip if they do not need it.
+        its own folder, such as `time_month=2024-01`, so that query engines can skip irrelevant folders.
     overwrite
         Replace the Parquet files in the target. They are deleted after the new files are written.
     dry_run
         Only report what would be written.
     executor
-        Runs the tasks, by default threads of this process.
+        Runs the tasks; by default a thread pool in this process.
     progress
-        Called with a label, the number of tasks that are done, and their total.
+        Called with a label, the number of completed tasks, and the total number of tasks.
 
     Returns
     -------
@@ -213,7 +207,7 @@ def export_parquet(
 
 
 def open_target(target: Storage) -> Storage:
-    """Open the target of a Parquet export. In a local folder, the storage writes plain files."""
+    """Prepare the target storage of a Parquet export. In a local folder, it then writes plain files."""
     return PlainFolder(target.describe()["path"], sync=False) if type(target) is LocalStorage else target
 
 
@@ -258,9 +252,9 @@ def _is_data(path: str) -> bool:
 def write_files(
     job: TableExport, target: Storage, executor: Executor | None, progress: Progress | None
 ) -> Iterator[list[DataFile]]:
-    """Write the files of a Parquet export, and yield them.
+    """Write the Parquet files of an export, and yield them to the `with` block.
 
-    If this or the body of the `with` statement fails, delete them.
+    If writing or the `with` block fails, delete the files.
     """
     runner = ThreadExecutor(_THREADS, "table-export") if executor is None else executor
     runner = runner if progress is None else runner.with_progress(progress)
@@ -291,7 +285,7 @@ def _write_partition(job: TableExport, target: Storage, number: int) -> list[Dat
 
 
 def _divide(rows: pa.Table, terms: Sequence[PartitionTerm]) -> Iterator[tuple[str, pa.Table]]:
-    """Divide rows by their partition values. Yield the folder and the rows of each part."""
+    """Divide rows by their partition values. Yield each partition's folder and rows."""
     if not terms:
         yield "", rows
         return
@@ -306,7 +300,7 @@ def _divide(rows: pa.Table, terms: Sequence[PartitionTerm]) -> Iterator[tuple[st
 
 
 class _OpenFile:
-    """A Parquet file that is built in memory."""
+    """A Parquet file that is being built in memory."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0

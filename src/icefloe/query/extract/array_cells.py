@@ -1,4 +1,4 @@
-"""Read cells of an array chunk by chunk: decode each chunk and keep only the cells that are wanted."""
+"""Read selected cells of an array chunk by chunk: decode each chunk and keep only the requested cells."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from icefloe.query.scan.read import fetch_spans
 from icefloe.session import Session
 
 FETCHED_AHEAD: Final = 16
-"""The number of chunks that are requested from a server at a time, to hide its latency."""
+"""The number of chunks to prefetch concurrently from a server, to hide its latency."""
 Places: TypeAlias = Mapping[int, NDArray[np.int64]]
-"""The positions of cells within a region, per dimension that is looked up."""
+"""The positions of the requested cells within a region, keyed by lookup dimension."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class ArrayCells(Protocol):
-    """An opened array, from which cells are read region by region.
+    """An open array from which cells are read region by region.
 
-    A region has one chunk along each dimension that is looked up.
+    A region spans one chunk along each lookup dimension.
     """
 
     def fetch(self, region: Sequence[Span]) -> Any:
-        """Fetch the chunks of a region of the array whose cells are read."""
+        """Fetch the chunks that cover a region of the array."""
 
     def take(self, fetched: Any, region: Sequence[Span], places: Places) -> Values:
-        """Return cells of a fetched region: its selected positions along each dimension that is not looked
-        up, then the cells.
+        """Return the requested cells of a fetched region, as an array with the remaining dimensions first and
+        the cells last.
         """
 
 
 def open_cells(session: Session, path: str) -> ArrayCells:
-    """Open an array to read cells. Its chunks are decoded here if possible, otherwise by zarr."""
+    """Open an array for reading cells. icefloe decodes its chunks if it supports the codecs, otherwise zarr
+    does.
+    """
     workspace = session._workspace
     node = workspace.array("/" + path.strip("/"))
     decoder = find_decoder(json.loads(node.user_data))
@@ -61,7 +63,7 @@ def fetch_ahead(
     items: Iterable[Item],
     ahead: int = FETCHED_AHEAD,
 ) -> Iterator[tuple[Item, Result]]:
-    """Fetch the chunks of items in order. With a pool, a number of items are fetched ahead."""
+    """Fetch items in order and yield each with its result. With a pool, prefetch up to `ahead` items."""
     if pool is None:
         for item in items:
             yield item, fetch(item)
@@ -95,7 +97,7 @@ class _ZarrCells:
 _Selectors: TypeAlias = tuple[Any, ...]
 """A slice or positions, per dimension."""
 _Chunk: TypeAlias = tuple[_Selectors, _Selectors, "bytes | None"]
-"""The selected part of a chunk, its location in the region, and the encoded chunk."""
+"""The selection within a chunk, its location in the region, and the encoded chunk bytes."""
 
 
 class _DecodedCells:
@@ -132,8 +134,8 @@ class _DecodedCells:
 
 
 def _divide_span(span: Span, size: int) -> list[tuple[int, Any, slice]]:
-    """Divide a span into chunks: the number of each chunk, its selected part and the location of that part in
-    the span.
+    """Split a span by chunk. Return, for each chunk, its number, the selection within it, and the location of
+    that selection in the span.
     """
     found: list[tuple[int, Any, slice]] = []
     for number in range(span.start // size, -(-span.stop // size)):
@@ -149,7 +151,9 @@ def _divide_span(span: Span, size: int) -> list[tuple[int, Any, slice]]:
 
 
 def _take(values: Values, inside: _Selectors, places: Places) -> Values:
-    """Return the cells at the given places of a chunk, for its selected part along other dimensions."""
+    """Return the cells at the given positions in a chunk, applying the chunk's selection to all other
+    dimensions.
+    """
     looked = sorted(places)
     rest = [axis for axis in range(values.ndim) if axis not in places]
     part = values.transpose(*rest, *looked)

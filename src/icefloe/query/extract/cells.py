@@ -27,14 +27,14 @@ TURN: Final = 360.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoordinateAxis:
-    """A dimension along which cells are looked up, with the values of its coordinate."""
+    """A dimension along which cells are looked up by label, and the labels."""
 
     column: Column
     axis: int
     values: Floats
     """The labels as numbers. Times are microseconds since 1970."""
     turns: bool
-    """True for longitudes: values that differ by 360 degrees are the same location."""
+    """True for longitudes, where values that differ by 360 degrees denote the same location."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class CoordinateAxis:
 
 
 def to_numbers(values: Values) -> Floats:
-    """Convert coordinate values to floats, for the lookup of cells.
+    """Convert coordinate values to floats for cell lookups.
 
     Times become microseconds since 1970.
     """
@@ -61,7 +61,7 @@ def to_numbers(values: Values) -> Floats:
 
 
 def find_axis(scan: TableScan, name: str) -> CoordinateAxis:
-    """Return the axis in which cells are looked up: a one-dimensional numeric coordinate, by name."""
+    """Return the lookup axis for a one-dimensional numeric coordinate, by name."""
     column = scan.coordinates.find(name)
     values, missing = scan.coordinates.values(column)
     if missing is not None or values.dtype.kind not in "iufmM":
@@ -85,17 +85,15 @@ class CellGroup:
     """The cells to extract from one chunk."""
 
     region: tuple[slice, ...]
-    """The extent of the chunk along the looked-up dimensions."""
+    """The extent of the chunk along the lookup dimensions."""
     places: tuple[Indices, ...]
-    """The positions of the cells within the region, per dimension."""
+    """The positions of the cells within the region, per lookup dimension."""
     rows: Indices
     """The indices of the cells among all requested cells."""
 
 
 def group_by_chunk(edges: Sequence[Indices], cells: Sequence[Indices]) -> Iterator[CellGroup]:
-    """Group the cells to extract, given by their positions along each dimension, by the chunk that contains
-    them.
-    """
+    """Group cells, given by their positions along each dimension, by the chunk that contains them."""
     chunks = [np.searchsorted(own, at, side="right") - 1 for own, at in zip(edges, cells, strict=True)]
     grid = tuple(len(own) - 1 for own in edges)
     keys = np.ravel_multi_index(chunks, grid) if grid else np.zeros(1, np.int64)
@@ -111,7 +109,7 @@ def group_by_chunk(edges: Sequence[Indices], cells: Sequence[Indices]) -> Iterat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtractionBlocks:
-    """The blocks of an extraction: ranges of the dimensions in which no cells are looked up, such as time. A
+    """The blocks of an extraction. A block is a range of the dimensions without lookups, such as time, and a
     task reads one block at a time.
     """
 
@@ -121,12 +119,12 @@ class ExtractionBlocks:
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """The dimensions of an extraction in which no cells are looked up."""
+        """The dimensions along which no cells are looked up."""
         return tuple(axis for axis in range(len(self.plan.edges)) if axis not in self.axes)
 
     @property
     def count(self) -> int:
-        """The number of blocks of an extraction of cells."""
+        """The number of blocks in the extraction."""
         return int(np.prod([len(self.plan.edges[axis]) for axis in self.rest], dtype=np.int64))
 
     def group_cells(self, column: Column, cells: Sequence[Indices]) -> Iterator[CellGroup]:
@@ -137,7 +135,7 @@ class ExtractionBlocks:
         return group_by_chunk([edges[column.axes.index(axis)] for axis in self.axes], cells)
 
     def count_bytes(self, cells: Sequence[Indices]) -> int:
-        """Estimate the bytes of the chunks that a block of the extraction reads."""
+        """Estimate how many bytes of chunks each block reads."""
         total = 0
         for column in self.plan.table.variables:
             edges = () if column.array is None else column.array.edges
@@ -147,23 +145,21 @@ class ExtractionBlocks:
         return total
 
     def block(self, number: int) -> Block:
-        """Return a block of an extraction by number, as a span of each dimension in which no cells are looked
-        up.
-        """
+        """Return a block by number, as one span per dimension without lookups."""
         shape = [len(self.plan.edges[axis]) for axis in self.rest]
         places = np.unravel_index(number, shape) if shape else ()
         return tuple(self.plan.make_span(axis, int(at)) for axis, at in zip(self.rest, places, strict=True))
 
 
 def get_coding(column: Column) -> Coding:
-    """Return the decoding of the variable whose cells are extracted."""
+    """Return the `Coding` of a variable column."""
     if column.coding is None:
         raise TypeError(f"{column.name} has no array")
     return column.coding
 
 
 class ExtractionArrays:
-    """The opened arrays of a table, from which a task reads cells and labels block by block."""
+    """The open arrays of a table, from which a task reads cells and labels block by block."""
 
     def __init__(
         self,
@@ -190,9 +186,9 @@ class ExtractionArrays:
     ) -> Iterator[tuple[CellGroup, Values]]:
         """Read the requested cells of a variable in one block, chunk by chunk.
 
-        Cells are given by their positions along the dimensions of the lookup. For each chunk, yield its cells
-        and their stored values, of shape `(*block, cells)`, with length 1 along dimensions that the variable
-        does not have.
+        Cells are given by their positions along the lookup dimensions. For each chunk, yield its cells and
+        their stored values, of shape `(*block, cells)`, with length 1 along dimensions that the variable does
+        not have.
         """
         slices, array = self._slices, self._arrays[column.name]
         spans = dict(zip(slices.rest, block, strict=True))

@@ -33,23 +33,23 @@ from icefloe.query.schema import Column, Role, make_unknown_name_error
 NEAREST: Final = "nearest"
 LINEAR: Final = "linear"
 _DISTANCES_PER_STEP: Final = 2**24
-"""The number of distances to compute at a time."""
+"""The maximum number of distances to compute at a time, to limit memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointCells:
-    """The cells from which the values at points are extracted, with their weights."""
+    """The cells that contribute to the value at each point, with their weights."""
 
     axes: tuple[int, ...]
     cells: tuple[Indices, ...]
-    """Positions along the looked-up dimensions, of shape `(corners, points)`."""
+    """Positions along the lookup dimensions, of shape `(corners, points)`."""
     weights: Floats
-    """Weights of shape `(corners, points)`; NaN for a point without a value."""
+    """Weights of shape `(corners, points)`; NaN for points that get no value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointPlan:
-    """The plan of an extraction at points: the cells of each point, and one block per task."""
+    """The plan of a point extraction: the cells of each point, and the blocks to read."""
 
     scan: TableScan
     points: pa.Table
@@ -58,13 +58,12 @@ class PointPlan:
 
     @property
     def cells(self) -> list[Indices]:
-        """The positions of all cells that the points need, per dimension of the lookup."""
+        """The positions of all cells that the points need, per lookup dimension."""
         return [cells.reshape(-1) for cells in self.samples.cells]
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the values at points: the columns of the points, other coordinates, and
-        variables."""
+        """The result columns: the columns of the points, the remaining coordinates, and the variables."""
         fields = [*self.points.schema]
         fields += [pa.field(column.name, column.arrow) for column in self.labels]
         is_linear = len(self.samples.weights) > 1
@@ -74,7 +73,7 @@ class PointPlan:
 
     @property
     def labels(self) -> list[Column]:
-        """The coordinates of the dimensions that do not occur in the points."""
+        """The coordinates of the dimensions that the points do not specify."""
         rest = set(self.slices.rest)
         return [
             column
@@ -91,15 +90,15 @@ def plan_points(scan: TableScan, points: Any, method: str = NEAREST, tolerance: 
     Parameters
     ----------
     scan
-        The rows of a table, selected along other dimensions if wanted.
+        A scan of the table, optionally narrowed along the other dimensions.
     points
-        A table with a column per coordinate that is looked up: a data frame, an Arrow table, or a mapping of
-        lists. Other columns are passed on to the result.
+        A table with a column per lookup coordinate: a DataFrame, an Arrow table, or a mapping of lists. Other
+        columns are passed through to the result.
     method
         `nearest` takes the value of the nearest cell; `linear` interpolates between the cells around a point.
     tolerance
         With `nearest`, the maximum distance in units of the coordinate: one number, or one per coordinate.
-        Points without a cell so near have no values.
+        Points without a cell within this distance get null values.
 
     Returns
     -------
@@ -140,10 +139,10 @@ def plan_points(scan: TableScan, points: Any, method: str = NEAREST, tolerance: 
 
 
 def to_table(points: Any) -> pa.Table:
-    """Convert points to an Arrow table, from a data frame, an Arrow table or a mapping of lists."""
+    """Convert points, given as a DataFrame, an Arrow table or a mapping of lists, to an Arrow table."""
     if isinstance(points, pa.Table):
         return points
-    if hasattr(points, "toArrow"):  # a Spark data frame
+    if hasattr(points, "toArrow"):  # a Spark DataFrame
         return points.toArrow()
     if hasattr(points, "iloc"):
         return pa.Table.from_pandas(points, preserve_index=False)
@@ -170,20 +169,20 @@ def _check_tolerance(scan: TableScan, method: str, tolerance: Any) -> None:
 
 
 def _list_coordinates(scan: TableScan) -> set[str]:
-    """Return the names of the one-dimensional coordinates of a table, also of those that are not selected."""
+    """Return the names of all one-dimensional coordinates of a table, including unselected ones."""
     columns = scan.coordinates.table.columns
     return {c.name for c in columns if c.role is not Role.VARIABLE and len(c.axes) == 1}
 
 
 def _list_lookups(scan: TableScan, table: pa.Table) -> list[CoordinateAxis]:
-    """Return the one-dimensional coordinates that the points specify, in the order of their dimensions."""
+    """Return the one-dimensional coordinates that the points specify, in dimension order."""
     known = _list_coordinates(scan)
     names = [name for name in table.column_names if name in known]
     return sorted((find_axis(scan, name) for name in names), key=lambda each: each.axis)
 
 
 def _find_on_axes(scan: TableScan, table: pa.Table, method: str, tolerance: Any) -> PointCells:
-    """Look up the cells of points in one-dimensional coordinates."""
+    """Look up the cells of points along one-dimensional coordinates."""
     axes = _list_lookups(scan, table)
     if not axes:
         known = _list_coordinates(scan)
@@ -235,8 +234,8 @@ Found = tuple[NDArray[np.int64], Floats]
 
 
 def _find_nearest(axis: CoordinateAxis, wanted: Floats, tolerance: float) -> Found:
-    """Find the nearest label of each value. If two labels are equally near, choose the larger one, like
-    pandas."""
+    """Find the nearest label of each value. If two labels are equally near, choose the larger one, as pandas
+    does."""
     order = np.argsort(axis.values, kind="stable")
     labels = axis.values[order]
     if axis.turns:
@@ -273,13 +272,15 @@ def _find_neighbours(axis: CoordinateAxis, wanted: Floats) -> Found:
 
 
 def _wrap_longitudes(wanted: Floats, labels: Floats) -> Floats:
-    """Shift longitudes by multiples of 360 degrees into the full circle that starts at the first label."""
+    """Wrap longitudes by multiples of 360 degrees into the range that starts at the first label."""
     turned = (wanted - labels[0]) % TURN + labels[0]
     return np.where((wanted >= labels[0]) & (wanted <= labels[-1]), wanted, turned)
 
 
 def _find_plane(scan: TableScan, names: Sequence[str]) -> tuple[Column, Column] | None:
-    """Return the two-dimensional latitude and longitude if the points have these columns, otherwise None."""
+    """Return the two-dimensional latitude and longitude coordinates if the points have both columns,
+    otherwise None.
+    """
     columns = scan.coordinates.table.columns
     flat = [c for c in columns if c.array is not None and len(c.axes) == 2 and c.name in names]
     lat = [c for c in flat if c.array is not None and is_latitude(c.name, c.array.attributes)]
@@ -334,13 +335,13 @@ def _find_on_sphere(
 
 
 def _to_vectors(lat: Floats, lon: Floats) -> Floats:
-    """Convert degrees to unit vectors. Nearer points have a larger dot product."""
+    """Convert latitudes and longitudes to unit vectors. Nearer points have a larger dot product."""
     phi, lam = np.deg2rad(lat), np.deg2rad(lon)
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], axis=-1)
 
 
 def read_points(plan: PointPlan, arrays: ExtractionArrays, number: int) -> Iterator[pa.RecordBatch]:
-    """Extract the values at all points for one block. Yield one row per cell of the block and point."""
+    """Extract the values at all points for one block. Yield one row for each pair of block cell and point."""
     block = plan.slices.block(number)
     shape = tuple(span.count for span in block)
     count, cells = len(plan.points), int(np.prod(shape, dtype=np.int64))
@@ -353,7 +354,7 @@ def read_points(plan: PointPlan, arrays: ExtractionArrays, number: int) -> Itera
 
 
 def _repeat_rows(column: pa.ChunkedArray, times: int) -> pa.Array:
-    """Repeat the columns of the points for each cell of a block."""
+    """Repeat a column of the points once for each cell of a block."""
     return column.combine_chunks().take(pa.array(np.tile(np.arange(len(column)), times)))
 
 

@@ -1,4 +1,4 @@
-"""Run an extraction: in this process, or one of its tasks."""
+"""Run an extraction, either completely in this process or as one of several tasks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from icefloe.query.extract.points import PointPlan, read_points
 from icefloe.query.extract.zones import ZonePlan, read_zones
 
 _BLOCKS_AHEAD: Final = 4
-"""The number of blocks that are read ahead, to hide the latency of a server. On a local disk, threads cost a
-tenth more CPU time."""
+"""The number of blocks to prefetch, to hide the latency of a server. Local disks do not prefetch, because
+threads would cost a tenth more CPU time."""
 Extraction: TypeAlias = PointPlan | ZonePlan
 
 
 def divide_blocks(job: Extraction, slots: int) -> list[range]:
     """Divide the blocks of an extraction into tasks: one per slot, or more if a task would otherwise read
-    more bytes than a partition may have.
+    more than the partition size.
     """
     count = job.slices.count
     size = max(job.slices.count_bytes(job.cells) * count, 1)
@@ -34,11 +34,11 @@ def divide_blocks(job: Extraction, slots: int) -> list[range]:
 def read_extraction(job: Extraction, numbers: range) -> Iterator[pa.RecordBatch]:
     """Extract the values at points or over zones for some blocks of the other dimensions, such as time.
 
-    Arrays are opened once. If the repository is on a server, some blocks and chunks are read ahead.
+    Arrays are opened once. If the repository is on a server, blocks and chunks are prefetched.
     """
     session = job.scan.session
     is_local = session.store._at_once
-    with (  # threads start only when they are used
+    with (  # threads start on first use
         ThreadPoolExecutor(FETCHED_AHEAD, "icefloe-fetch") as fetching,
         ThreadPoolExecutor(_BLOCKS_AHEAD, "icefloe-extract") as reading,
     ):
@@ -57,5 +57,5 @@ def read_extraction(job: Extraction, numbers: range) -> Iterator[pa.RecordBatch]
 
 
 def collect(job: Extraction) -> pa.Table:
-    """Extract the values of all blocks in this process."""
+    """Extract the values of all blocks in this process, and return them as one table."""
     return pa.Table.from_batches(read_extraction(job, range(job.slices.count)), job.schema)

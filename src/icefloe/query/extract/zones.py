@@ -1,5 +1,5 @@
-"""Aggregate over zones, given as polygons or as masks. Cells are weighted by the fraction that a polygon
-covers."""
+"""Aggregate cells over zones, given as polygons or as a mask. Each cell is weighted by the fraction of it
+that a polygon covers."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class Coverage:
     names: tuple[Any, ...]
     """The names of the zones."""
     zones: Indices
-    """The index of a zone, per row."""
+    """The zone index of each row."""
     cells: tuple[Indices, Indices]
-    """The row and the column of a grid cell, per row."""
+    """The grid row and grid column of the cell in each row."""
     weights: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZonePlan:
-    """The plan of aggregates over zones: the cells of each zone, and one block per task."""
+    """The plan of a zonal aggregation: the cells of each zone, and the blocks to read."""
 
     scan: TableScan
     coverage: Coverage
     slices: ExtractionBlocks
     results: tuple[tuple[str, str, str], ...]
-    """The name, the variable and the function of each result."""
+    """The (name, variable, function) triple of each result column."""
 
     @property
     def cells(self) -> tuple[Indices, Indices]:
@@ -65,14 +65,14 @@ class ZonePlan:
 
     @property
     def labels(self) -> list[Column]:
-        """The coordinates of all dimensions other than latitude and longitude in aggregates over zones."""
+        """The coordinates of all dimensions other than latitude and longitude."""
         rest = set(self.slices.rest)
         columns = self.scan.table.columns
         return [c for c in columns if c.role is not Role.VARIABLE and set(c.axes) <= rest]
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of aggregates over zones: the zone, other coordinates, and aggregates."""
+        """The result columns: the zone, the remaining coordinates, and the aggregates."""
         fields = [pa.field(ZONE, pa.array(self.coverage.names).type)]
         fields += [pa.field(column.name, column.arrow) for column in self.labels]
         fields += [pa.field(name, pa.float64()) for name, _, _ in self.results]
@@ -92,15 +92,16 @@ def plan_zones(
     Parameters
     ----------
     scan
-        The rows of a table, selected along other dimensions if wanted.
+        A scan of the table, optionally narrowed along the other dimensions.
     zones
-        GeoJSON as a mapping, as text or as the path of a file; or a mask: an array over latitude and
-        longitude, in the order of the variables, with the number of a zone in each cell and NaN outside.
+        GeoJSON, given as a mapping, a string or a file path; or a mask, which is an array over latitude and
+        longitude, in the dimension order of the variables, with a zone number in each cell and NaN outside
+        all zones.
     results
         Functions by variable, as in `aggregate`: `t2m="mean"`, `t2m=["min", "max"]`, or with a name,
         `warmest=("t2m", "max")`.
     by
-        The property that names a zone. By default the id of a feature, or its number.
+        The feature property that names a zone. Defaults to the feature's id, or its number.
     weights
         `area` also weights cells by their area on the sphere.
 
@@ -111,7 +112,7 @@ def plan_zones(
     Raises
     ------
     InvalidInputError
-        If the table has no latitude and longitude, or the zones cannot be understood.
+        If the table has no latitude and longitude, or the zones cannot be parsed.
     """
     if weights not in (None, "area"):
         raise make_unknown_name_error("kind of weights", str(weights), ("area",), kind=ErrorKind.NOT_ALLOWED)
@@ -207,8 +208,8 @@ def _name_zones(features: Sequence[Mapping[str, Any]], by: str | None) -> tuple[
 
 
 def compute_edges(axis: CoordinateAxis) -> Floats:
-    """Compute the borders of the cells for zones: halfway between labels, and at the same distance beyond the
-    outer labels.
+    """Compute cell boundaries along an axis: midpoints between labels, extrapolated by the same distance
+    beyond the outer labels.
     """
     values = axis.values
     if len(values) < 2:
@@ -229,7 +230,7 @@ def _compute_areas(lat: CoordinateAxis, lon: CoordinateAxis) -> Floats:
 
 
 def _order_mask(mask: Any, first: CoordinateAxis, second: CoordinateAxis) -> Any:
-    """Return the values of a mask from xarray, in the order of the variables."""
+    """Return the values of an xarray mask, transposed to the dimension order of the variables."""
     names = (first.name, second.name)
     if sorted(map(str, mask.dims)) != sorted(names):
         raise InvalidInputError(
@@ -302,7 +303,7 @@ def _shift_polygon(points: Floats, degrees: float) -> Floats:
 
 
 def _compute_coverage(shapely: Any, shape: Any, lat: Floats, lon: Floats) -> tuple[Indices, Indices, Floats]:
-    """Return the row, the column and the covered fraction of each grid cell that overlaps a polygon."""
+    """Return the row, column and covered fraction of each grid cell that overlaps a polygon."""
     west, south, east, north = shape.bounds
     rows = _find_overlaps(lat, south, north)
     columns = _find_overlaps(lon, west, east)
@@ -326,13 +327,13 @@ def _compute_coverage(shapely: Any, shape: Any, lat: Floats, lon: Floats) -> tup
 
 
 def _find_overlaps(edges: Floats, low: float, high: float) -> Indices:
-    """Return the indices of the cells that overlap a range, given the borders of the cells."""
+    """Return the indices of the cells that overlap a range, given the cell boundaries."""
     lower, upper = np.minimum(edges[1:], edges[:-1]), np.maximum(edges[1:], edges[:-1])
     return np.flatnonzero((upper > low) & (lower < high))
 
 
 def read_zones(plan: ZonePlan, arrays: ExtractionArrays, number: int) -> Iterator[pa.RecordBatch]:
-    """Aggregate one block over all zones. Yield one row per cell of the block and zone."""
+    """Aggregate one block over all zones. Yield one row for each pair of block cell and zone."""
     block = plan.slices.block(number)
     shape = tuple(span.count for span in block)
     cells, count = int(np.prod(shape, dtype=np.int64)), len(plan.coverage.names)
@@ -350,7 +351,7 @@ def read_zones(plan: ZonePlan, arrays: ExtractionArrays, number: int) -> Iterato
 
 
 class _Sums:
-    """Weighted sums and extremes of all zones, for each cell of a block."""
+    """The weighted sums, minima and maxima of all zones, for each cell of a block."""
 
     def __init__(self, shape: tuple[int, ...], zones: int) -> None:
         self._sum, self._weight = np.zeros((*shape, zones)), np.zeros((*shape, zones))

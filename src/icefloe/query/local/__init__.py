@@ -1,1 +1,1 @@
-"""Queries in one process, without Spark: scans as Arrow streams, and a small SQL engine."""
+"""Single-process queries without Spark: scans as Arrow streams, and a small SQL engine."""

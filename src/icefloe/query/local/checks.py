@@ -21,7 +21,7 @@ _SHOWN_ROWS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of a check of a branch, which a local query evaluated."""
+    """A failed branch check."""
 
     reason: str
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -29,7 +29,7 @@ class Failure:
 
 
 def validate_query(text: str) -> None:
-    """Raise an error for the SQL query of a branch check that cannot be evaluated locally."""
+    """Raise an error if the SQL query of a branch check cannot be evaluated locally."""
     try:
         _, select = parse_select(text, (TABLE,))
     except IcechunkError as error:
@@ -48,7 +48,7 @@ def validate_query(text: str) -> None:
 
 
 def validate_function(text: str) -> None:
-    """Raise an error for the Python function of a branch check that cannot be imported."""
+    """Raise an error if the Python function of a branch check cannot be imported."""
     try:
         _load(text)
     except IcechunkError:
@@ -62,7 +62,7 @@ def validate_function(text: str) -> None:
 
 
 def find_failure(check: BranchCheck, session: Session) -> Failure | None:
-    """Evaluate a branch check for the snapshot of a session by a local query; None if the check passes."""
+    """Evaluate a branch check on a session's snapshot. Return the failure, or None if the check passes."""
     try:
         return _run_query(check.text, session) if check.kind == "sql" else _call(check.text, session)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a check that cannot run does not pass
@@ -84,7 +84,7 @@ def _run_query(text: str, session: Session) -> Failure | None:
 
 
 def _is_total(select: exp.Select) -> bool:
-    """Return whether a query aggregates all rows to a single row."""
+    """Return True if a query aggregates all rows into a single row."""
     return not select.args.get("group") and any(each.find(exp.AggFunc) for each in select.selects)
 
 
@@ -93,20 +93,20 @@ def _is_count(select: exp.Select) -> bool:
 
 
 def _call(text: str, session: Session) -> Failure | None:
-    """Call a function that the user has allowed."""
+    """Call a check function that the user has allowed, and return its failure, if any."""
     said = _load(text)(session)
     if isinstance(said, str):
         return Failure(f"failed: {said}")
     if said is None:
         return None
-    value = said.item() if getattr(said, "ndim", None) == 0 else said  # a boolean of numpy or xarray
+    value = said.item() if getattr(said, "ndim", None) == 0 else said  # a numpy or xarray boolean
     if not isinstance(value, bool):
         return Failure(f"returned {value!r}, but must return True, None, or a message")
     return None if value else Failure("returned False")
 
 
 def _load(text: str) -> Callable[[Session], Any]:
-    """Import a function. Reject names that its module imported from another module."""
+    """Import a check function. Reject names that the module itself imported from elsewhere."""
     module, _, name = name_function(text).partition(":")
     function = getattr(import_module(module), name)
     if not callable(function) or getattr(function, "__module__", None) != module:

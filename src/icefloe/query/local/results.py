@@ -1,4 +1,4 @@
-"""Combine the moments that the tasks of an aggregation return, in this process."""
+"""Combine the moments returned by aggregation tasks, in this process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _THREADS: Final = 4
 
 
 def collect_moments(session: Session, aggregation: Aggregation) -> tuple[pa.Table, dict[Moment, Values]]:
-    """Collect the results of a local aggregation in a table with the keys of the groups, and a value per
-    group and moment.
+    """Run an aggregation locally. Return a table of group keys, and the values of each moment per group.
 
-    Without keys there is exactly one group, even if it has no cells.
+    Without keys, there is exactly one group, even if it has no cells.
     """
     tasks = range(aggregation.tasks)
     with ThreadPoolExecutor(_THREADS, "icefloe-moments") as pool:
@@ -51,7 +50,7 @@ def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]
         mine = unwrap_numbers(encoded.indices)[0].astype(np.int64)
         _, codes = np.unique(codes * (int(mine.max(initial=0)) + 1) + mine, return_inverse=True)
     _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
-    # The order in which groups appear depends on the chunks that are answered from statistics.
+    # The order in which groups appear depends on which chunks are resolved from statistics.
     named = keys.take(wrap_numbers(first, pa.int64())).rename_columns(list(map(str, range(keys.num_columns))))
     by = [(name, "ascending") for name in named.column_names]
     order = unwrap_numbers(pc.sort_indices(named, by))[0] if by else np.arange(len(first))
@@ -81,14 +80,14 @@ def _combine(moment: Moment, column: pa.ChunkedArray, numbers: NDArray[np.int64]
 
 
 def index_moments(moments: Mapping[Moment, Values]) -> dict[tuple[str, str], Values]:
-    """Return the results of a local aggregation by the names of the variable and of the moment."""
+    """Return moments keyed by variable name and moment name."""
     return {(moment.variable, moment.name): values for moment, values in moments.items()}
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Convert the result of a local query to rows, for the command line.
+    """Convert a query result to rows of Python values, for the command line.
 
-    Times that Python cannot represent, or that have fractions of a second, become text.
+    Times that Python cannot represent, or that have fractional seconds, become strings.
     """
     columns = []
     for column in table.columns:

@@ -1,4 +1,4 @@
-"""`icefloe.scan`: read arrays of a repository as Arrow tables, in this process."""
+"""`icefloe.scan`: read the arrays of a repository as Arrow tables, without Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from icefloe.query.sql.pruning import prune_rows
 from icefloe.query.sql.value_conditions import translate_filter
 
 Filters = str | Sequence[tuple[str, str, Any]]
-"""A SQL condition, or (column, operator, value) triples that must all hold."""
+"""A SQL condition, or (column, operator, value) triples, all of which must hold."""
 _OPERATORS: Final[Mapping[str, type[exp.Expr]]] = {
     **dict.fromkeys(("==", "="), exp.EQ),
     "!=": exp.NEQ,
@@ -45,18 +45,18 @@ _OPERATORS: Final[Mapping[str, type[exp.Expr]]] = {
 
 @dataclass(frozen=True, slots=True)
 class LocalScan(TableScan):
-    """A local scan in this process: rows of arrays, read as Arrow tables.
+    """A scan that reads arrays as Arrow tables in this process, without Spark.
 
     `sel`, `isel` and `select` return a narrower scan. Libraries that accept Arrow streams, such as DuckDB,
     Polars and pyarrow, read a scan directly.
     """
 
     columns: tuple[str, ...] | None = None
-    """Columns of the rows; None for all columns of the table."""
+    """The columns to return; None for all columns of the table."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the rows of a local scan, as an Arrow schema."""
+        """The Arrow schema of the rows that the scan returns."""
         return self._list_shown_columns.schema
 
     @property
@@ -69,12 +69,12 @@ class LocalScan(TableScan):
         return replace(self, columns=tuple(self.coordinates.table.column(name).name for name in flat))
 
     def count_chunks(self) -> ChunkCounts:
-        """Count the chunks that a local scan of all rows skips and reads.
+        """Count the chunks that reading all rows would skip and read.
 
         Returns
         -------
         ChunkCounts
-            The number of all chunks, and of those that are read.
+            The total number of chunks, and the number of chunks that are read.
         """
         return self._reading().plan().count_chunks()
 
@@ -101,7 +101,7 @@ class LocalScan(TableScan):
         Returns
         -------
         pyarrow.Table
-            A row per cell.
+            One row per cell.
         """
         return pa.Table.from_batches(self.to_batches(), self.schema)
 
@@ -113,7 +113,7 @@ class LocalScan(TableScan):
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> pa.Table:
         """Aggregate variables over the cells of a local scan.
 
-        Whole chunks are answered from their statistics.
+        Where possible, whole chunks are aggregated from their statistics without being read.
 
         Missing values are ignored; the result of a group without values is null.
 
@@ -129,7 +129,7 @@ class LocalScan(TableScan):
         Returns
         -------
         pyarrow.Table
-            A row per group.
+            One row per group.
         """
         terms = [by] if isinstance(by, str) else list(by)
         aggregation = plan_aggregation(self, terms, results, slots=1)
@@ -148,10 +148,10 @@ class LocalScan(TableScan):
         Parameters
         ----------
         frame
-            A table with a column per coordinate that is looked up: a data frame, an Arrow table, or a mapping
-            of lists. Other columns are passed on.
+            A table with a column per lookup coordinate: a DataFrame, an Arrow table, or a mapping of lists.
+            Other columns are passed through.
         method
-            `nearest` takes the value of the nearest cell, `linear` interpolates between the cells around a
+            `nearest` takes the value of the nearest cell; `linear` interpolates between the cells around a
             point. Latitudes and longitudes may be two-dimensional with `nearest`.
         tolerance
             With `nearest`, the maximum distance in units of the coordinate, or one per coordinate. Points
@@ -160,7 +160,7 @@ class LocalScan(TableScan):
         Returns
         -------
         pyarrow.Table
-            A row per point and cell of the other dimensions.
+            One row for each combination of a point and a cell along the other dimensions.
 
         Raises
         ------
@@ -175,15 +175,15 @@ class LocalScan(TableScan):
     ) -> pa.Table:
         """Aggregate variables over zones in a local scan, without Spark.
 
-        Cells are weighted by the fraction that a zone covers.
+        Each cell is weighted by the fraction of it that a zone covers.
 
         Parameters
         ----------
         zones
-            GeoJSON as a mapping, as text or as the path of a file; or a mask, an array over latitude and
-            longitude with the number of a zone in each cell and NaN outside, which uses whole cells.
+            GeoJSON, given as a mapping, a string or a file path; or a mask, which is an array over latitude
+            and longitude with a zone number in each cell and NaN outside all zones. A mask uses whole cells.
         by
-            The property that names a zone. By default the id of a feature, or its number.
+            The feature property that names a zone. Defaults to the feature's id, or its number.
         weights
             `area` also weights cells by their area on the sphere.
         **results
@@ -192,12 +192,12 @@ class LocalScan(TableScan):
         Returns
         -------
         pyarrow.Table
-            A row per zone and cell of the other dimensions.
+            One row for each combination of a zone and a cell along the other dimensions.
 
         Raises
         ------
         InvalidInputError
-            If the zones cannot be understood, or the scan has filters.
+            If the zones cannot be parsed, or the scan has filters.
         """
         self._refuse_filters("zones")
         return collect(plan_zones(self, zones, results, by=by, weights=weights))
@@ -210,7 +210,7 @@ class LocalScan(TableScan):
             )
 
     def _reading(self) -> TableScan:
-        """Return the scan of all columns that are returned or used by filters."""
+        """Return the underlying scan, restricted to the columns that are returned or used by filters."""
         names = [*self._list_shown_columns.schema.names, *(each.variable for each in self.filters)]
         return replace(self, table=self.coordinates.table.select_columns(dict.fromkeys(names)))
 
@@ -246,7 +246,7 @@ def scan(
     storage_options: Mapping[str, Any] | None = None,
     statistics: bool = True,
 ) -> LocalScan:
-    """Scan the table that the variables of a group form, locally in this process and without Spark.
+    """Scan the table formed by the variables of a group in this process, without Spark.
 
     Parameters
     ----------
@@ -257,27 +257,27 @@ def scan(
     variables
         Variables to read. They must have the same dimensions. All by default.
     columns
-        Columns of the rows; by default all coordinates and variables. Other variables are not read.
+        The columns to return; by default all coordinates and variables. Other variables are not read.
     filters
-        A SQL condition such as `"t2m > 310 AND lat < 50"`, or triples such as `[("t2m", ">", 310)]` that all
-        have to hold. Conditions compare one column with constants. A stream cannot receive filters later, so
-        conditions that are given here save reads, and those in the query of another library do not.
+        A SQL condition such as `"t2m > 310 AND lat < 50"`, or triples such as `[("t2m", ">", 310)]`, all of
+        which must hold. Each condition compares one column with constants. Only filters given here reduce
+        what is read: an Arrow stream cannot receive filters from the query of another library.
     branch, tag, snapshot_id
-        The version to read: the tip of `main` by default. Not with a session.
+        The version to read; the tip of `main` by default. Not allowed if `repo` is a session.
     as_of
-        Read the branch as it was at this time.
+        Read the branch as of this time.
     batch_rows
         Number of rows per record batch.
     storage_options
-        Options of the storage if `repo` is a path or URL, such as `region`.
+        Storage options, such as `region`, if `repo` is a path or URL.
     statistics
-        Use statistics of chunks instead of reading them, where that gives the same result.
+        Use chunk statistics instead of reading chunks wherever the result is the same.
 
     Returns
     -------
     LocalScan
-        The scan, which `sel`, `isel` and `select` narrow. `aggregate` and `to_arrow` read it, and so does
-        every library that accepts Arrow streams.
+        The scan. Narrow it with `sel`, `isel` and `select`. Read it with `aggregate` or `to_arrow`, or with
+        any library that accepts Arrow streams.
 
     Raises
     ------
@@ -310,7 +310,7 @@ def scan(
 
 
 def parse_filters(filters: Filters) -> list[exp.Expr]:
-    """Parse the filters of a local scan into SQL conditions that must all hold."""
+    """Parse scan filters into SQL conditions, all of which must hold."""
     if isinstance(filters, str):
         try:
             return split_conjuncts(lower_names(parse_sql(filters)))
@@ -353,7 +353,7 @@ def filter_rows(found: LocalScan, conditions: Sequence[exp.Expr]) -> LocalScan:
 
 
 def is_exact(found: TableScan, condition: exp.Expr) -> bool:
-    """Return whether a local scan can evaluate a condition on a coordinate or a variable exactly."""
+    """Return True if a local scan can evaluate a condition on a coordinate or variable exactly."""
     names = {column.name for column in condition.find_all(exp.Column)}
     if len(names) != 1:
         return False

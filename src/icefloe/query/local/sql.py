@@ -1,4 +1,4 @@
-"""Run simple SQL queries in this process: grouped aggregates, and rows of one table.
+"""Run simple SQL queries on one table in this process: grouped aggregates, and selections of rows.
 
 The built-in engine supports one table, conditions that compare columns with constants, plain aggregates of
 variables, groups by coordinates or date parts, ORDER BY and LIMIT. Everything else requires Spark.
@@ -49,7 +49,7 @@ _PARTS: Final[Mapping[type[exp.Expr], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LocalResult:
-    """The result of a local SQL query in this process, and the number of chunks that it read."""
+    """The result table of a local SQL query, and the number of chunks that it read."""
 
     table: pa.Table
     reads: TableReads
@@ -81,18 +81,18 @@ def run_local_query(
     text
         The query.
     repos
-        Repositories, sessions, paths or URLs, by the names that the query uses.
+        Repositories, sessions, paths or URLs, keyed by the names used in the query.
     limit
         The maximum number of rows.
     statistics
-        Use statistics of chunks instead of reading them.
+        Use chunk statistics instead of reading chunks where possible.
     explain
-        Only plan the query; the table of the answer is then empty.
+        Only plan the query; the result table is then empty.
 
     Returns
     -------
     LocalResult
-        The rows, and the chunks that were skipped, answered from statistics and read.
+        The rows, and the number of chunks that were skipped, resolved from statistics, and read.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def run_local_query(
 
 
 def parse_select(text: str, repos: Collection[str]) -> tuple[Query, exp.Select]:
-    """Parse a local SQL query over repositories of these names; raise an error if it is not one simple
+    """Parse a local SQL query over the named repositories. Raise an error unless it is a single simple
     SELECT.
     """
     if parse_statement(text, repos) is not None:
@@ -348,7 +348,7 @@ def _find_order(select: exp.Select, outputs: Mapping[str, str]) -> list[tuple[st
 
 
 def _sort(table: pa.Table, keys: Sequence[tuple[str, str]]) -> pa.Table:
-    """Sort a table like Spark: nulls come first in ascending order, and last in descending order."""
+    """Sort a table as Spark does: nulls come first in ascending order, and last in descending order."""
     for name, word in reversed(
         keys
     ):  # one stable sort per key, because the position of nulls depends on its direction
