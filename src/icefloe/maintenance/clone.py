@@ -1,8 +1,8 @@
-"""Clone a repository to another storage, with its whole history or the newest part, or update a clone.
+"""Clone a repository to another storage, or update an existing clone.
 
-Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last. If a clone is
-interrupted, the target is not a repository yet, or is unchanged, and the next call copies only missing
-objects.
+A clone contains the whole history or only its newest part. Chunks are copied first, then manifests,
+transaction logs and snapshots, and finally the refs. If a clone is interrupted, the target is either
+unchanged or not a repository yet. The next call copies only the missing objects.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from icefloe.storage.base import Storage
 
 _FOLDERS: Final = (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)
 _BEFORE_MAIN: Final = (REFS, CONFIG_PATH, OVERWRITTEN)
-"""Files that version 1 writes before the branch `main`, whose file makes the location a repository."""
+"""Files that version 1 writes before the `main` ref. That ref makes the location a repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneReport(Report):
-    """The result of a clone: the objects that it copied, or would copy with `dry_run`."""
+    """The result of a clone: what was copied, or with `dry_run` what would be copied."""
 
     dry_run: bool
     """True if nothing was written."""
@@ -76,7 +76,7 @@ class CloneReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class CloneSelection:
-    """A choice of branches and snapshots: the part of a history to clone."""
+    """The branches, tags and number of snapshots that select the part of a history to clone."""
 
     branches: Collection[str] | None = None
     tags: Collection[str] | None = None
@@ -87,7 +87,7 @@ class CloneSelection:
             raise ValueError(f"depth must be at least 1, not {self.depth}")
 
     def select(self, whole: History) -> History:
-        """Select the part of a history to clone, which always includes main."""
+        """Return the part of a commit graph to clone. It always includes `main`."""
         names = None if self.branches is None else {*self.branches, MAIN}
         part = whole.with_refs(names, self.tags)
         return part if self.depth is None else part.newest(self.depth)
@@ -147,7 +147,7 @@ def clone(
 def _open_target(
     target: Storage, source: RepositoryParts, layouts: Sequence[Layout]
 ) -> tuple[RepositoryParts, bool]:
-    """Open the repository at the target, or prepare to create it. Also return whether it exists."""
+    """Open the target repository, or prepare to create it. Also return True if it already exists."""
     try:
         opened = open_parts(target, layouts, None)
     except RepositoryNotFoundError:
@@ -168,12 +168,12 @@ def _open_target(
 
 
 def _may_be_from_clone(key: str) -> bool:
-    """Return True if an interrupted clone may have left a file."""
+    """Return True if a file at the target may be left over from an interrupted clone."""
     return key.partition("/")[0] in (*_FOLDERS, *_BEFORE_MAIN)
 
 
 class _CloneWork:
-    """The objects and refs that are missing at the target, computed from one state of source and target."""
+    """The objects and refs missing at the target, computed from one state of the source and the target."""
 
     def __init__(
         self,
@@ -200,8 +200,9 @@ class _CloneWork:
         return self.before is not None
 
     def _list_new_snapshots(self, known: Ids) -> Iterator[SnapshotInfo]:
-        """Yield the new snapshots. Their parent is the nearest ancestor that exists or will exist at the
-        target."""
+        """Yield the snapshots to add to the target, each with its nearest ancestor at the target as its
+        parent.
+        """
         snapshots = self.whole.snapshots
         stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
         tied = self.whole.keep(stays).snapshots
@@ -218,9 +219,9 @@ class _CloneWork:
                 yield info
 
     def missing(self) -> dict[str, ObjectListing]:
-        """Return the objects to copy by folder."""
+        """Return the objects to copy, grouped by folder."""
         here, there = self.source.assets.storage, self.there.assets.storage
-        # List objects before reading snapshots, so that an object that is deleted meanwhile raises an error.
+        # List objects before reading snapshots, so that an object deleted in the meantime raises an error.
         listed = {folder: list_folder(here, folder) for folder in _FOLDERS}
         needed = self._find_needed(listed[TRANSACTIONS].ids)
         missing = {}
@@ -250,7 +251,9 @@ class _CloneWork:
 
     @property
     def _is_v1(self) -> bool:
-        """True for version 1, where transaction logs may be missing and snapshot files name their parents."""
+        """True for format version 1, in which logs may be missing and snapshot files contain their parent's
+        id.
+        """
         return self.source.refs.spec.parent_in_snapshot
 
     def rewrite_parents(self) -> None:
@@ -263,7 +266,7 @@ class _CloneWork:
                 self.there.assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
 
     def check_sizes(self) -> None:
-        """Check that every copied object exists at the target in full size."""
+        """Check that every copied object exists at the target with the same size."""
         storage = self.there.assets.storage
         for folder in _FOLDERS:
             wanted = self._wanted[folder]
@@ -293,7 +296,9 @@ class _CloneWork:
         return ((name, id) for name, id in sorted(self.part.tags.items()) if name not in known)
 
     def move_refs(self) -> None:
-        """Publish the copy: atomically in a new repository, ref by ref in an existing one."""
+        """Create or move refs at the target: atomically in a new repository, one by one in an existing
+        one.
+        """
         here, there = self.source.refs, self.there.refs
         if isinstance(there, RefStoreV2) and isinstance(here, RefStoreV2):
             if not self.exists:
@@ -340,7 +345,7 @@ class _CloneWork:
         return changed, UpdateType.TagCreated(name)
 
     def _with_history(self, info: RepoInfo, tip: SnapshotId) -> RepoInfo:
-        """Return a repo info with a snapshot and its missing ancestors."""
+        """Return the target's repo info with a snapshot and its missing ancestors added."""
         if isinstance(self.there.refs, RefStoreV2) and self.there.refs.collected_since(info, self.since):
             raise ConflictError(
                 message="a garbage collection ran at the target while objects were copied; try again",
@@ -368,7 +373,7 @@ class _CloneWork:
             there.create(self.part.branches[MAIN])
 
     def _copy_deleted_tags(self) -> None:
-        """Copy the files of deleted tags, whose names cannot be used again."""
+        """Copy the files of deleted tags, which keep their names from being reused."""
         here, there = self.source.assets.storage, self.there.assets.storage
         for name in self.part.deleted_tags:
             for deleted in (False, True):

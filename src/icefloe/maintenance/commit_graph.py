@@ -1,4 +1,4 @@
-"""The history of a repository as a value that does not depend on the version of the format."""
+"""The commit graph of a repository, independent of the format version."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class History:
 
     @property
     def tips(self) -> set[SnapshotId]:
-        """The tips of the commit graph: snapshots to which branches and tags point."""
+        """The tips of the commit graph: the snapshots that branches and tags point to."""
         return {*self.branches.values(), *self.tags.values()}
 
     def reached(self) -> NDArray[np.bool_]:
-        """Return a mask of the snapshots to which a branch or tag leads."""
+        """Return a mask of the snapshots that are reachable from branches and tags."""
         return self.snapshots.mark_ancestry(self.tips)
 
     def with_refs(self, branches: Iterable[str] | None, tags: Iterable[str] | None) -> History:
-        """Return the commit graph of some branches and tags; None selects all of them."""
+        """Return the commit graph limited to the given branches and tags; None selects all of them."""
         selected = replace(
             self,
             branches=_select("branch", self.branches, branches),
@@ -49,15 +49,17 @@ class History:
         return selected.keep(selected.reached())
 
     def newest(self, depth: int) -> History:
-        """Return the commit graph of the newest `depth` snapshots of each branch and tag, and the first
-        snapshot."""
+        """Return the commit graph limited to the first snapshot and the newest `depth` snapshots of each
+        ref.
+        """
         keep = self.snapshots.parents == NO_PARENT
         for tip in self.tips:
             keep[list(islice(self.snapshots.walk(tip), depth))] = True
         return self.keep(keep & self.reached())
 
     def keep(self, keep: NDArray[np.bool_]) -> History:
-        """Return the commit graph of some snapshots, each with its nearest kept ancestor as parent.
+        """Return the commit graph limited to some snapshots, each with its nearest kept ancestor as its
+        parent.
 
         The tips of all branches and tags must be kept.
         """
@@ -67,7 +69,7 @@ class History:
 
 
 def load_history(refs: RefStore) -> History:
-    """Load the commit graph of a repository: the snapshots to which branches and tags lead now."""
+    """Load the commit graph of a repository: all snapshots reachable from its current branches and tags."""
     if isinstance(refs, RefStoreV2):
         info = refs.load()
         protected = frozenset(list_protected(info))

@@ -1,4 +1,4 @@
-"""Copy objects from one storage to another: in batches, in parallel, within a memory limit."""
+"""Copy objects between storages in batches, in parallel and within a memory limit."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _FILE_TYPES: Final = {SNAPSHOTS: "snapshot", MANIFESTS: "manifest", TRANSACTIONS
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """The limits for copying objects concurrently between storages, by number and memory."""
+    """Limits on concurrent copies between storages: their number and their memory use."""
 
     max_concurrent_requests: int = 64
     max_memory_bytes: int = 512 << 20
 
     def threads_for(self, listing: ObjectListing) -> int:
-        """Return how many threads may copy objects at the same time, so that the objects fit in memory."""
+        """Return how many threads can copy objects at the same time within the memory limit."""
         largest = int(listing.sizes.max(initial=1))
         return max(1, min(self.max_concurrent_requests, self.max_memory_bytes // (2 * largest)))
 
 
 @dataclass(frozen=True, slots=True)
 class Copier:
-    """A copier of objects from one storage to another."""
+    """Copies objects from one storage to another."""
 
     source: Storage
     target: Storage
     spec: Spec
     read_back: bool
-    """True to read each copy again and compare it."""
+    """True to read each copy back and compare it with the original."""
 
     def copy_all(
         self, listing: ObjectListing, executor: Executor | None, limits: CopyLimits, progress: Progress | None
     ) -> None:
-        """Copy all objects of a listing to another storage."""
+        """Copy all objects in a listing to another storage."""
         batches = list(listing.batches())
         running = executor or ThreadExecutor(limits.threads_for(listing), "copies")
         results = running.map(Task(partial(_copy_batch, self), "batches of objects"), batches)
@@ -79,7 +79,9 @@ def _copy_batch(copier: Copier, batch: ObjectListing) -> None:
 
 
 def find_needed_rows(listed: ObjectListing, needed: Ids, storage: Storage) -> ObjectListing:
-    """Return the rows of objects to copy in a sorted listing; raise StorageError if one is missing."""
+    """Find the objects to copy in a sorted listing, and return their rows. Raise StorageError if one is
+    missing.
+    """
     missing = needed[~is_member(needed, listed.ids)]
     if len(missing):
         raise _make_missing_error(f"{listed.folder}/{encode_column(missing[:1])[0]}", storage)
@@ -87,7 +89,7 @@ def find_needed_rows(listed: ObjectListing, needed: Ids, storage: Storage) -> Ob
 
 
 def find_missing(wanted: ObjectListing, existing: ObjectListing) -> ObjectListing:
-    """Return the rows of objects that do not exist with the same size in another listing."""
+    """Return the rows of objects that another listing lacks or lists with a different size."""
     same, sizes = existing.find(wanted.ids)
     same[same] = sizes == wanted.sizes[same]
     return wanted.take(~same)

@@ -1,4 +1,4 @@
-"""Expiration by time: remove old snapshots from the history. Garbage collection deletes their objects."""
+"""Expire old snapshots: remove them from the history. Garbage collection later deletes their objects."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class Expiration:
 
 
 def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
-    """Expire snapshots that were written before a time: remove them from the history, and return
-    their ids."""
+    """Remove snapshots written before a given time from the history, and return their ids."""
     if not isinstance(refs, RefStoreV2):
         return to_column(_expire_v1(refs, assets, rules))
     removed = NO_IDS
@@ -47,11 +46,11 @@ def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
 
 
 def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
-    """Expire snapshots in a repo info: return it without them, and their ids.
+    """Return a repo info without its expired snapshots, and the ids of these snapshots.
 
-    First snapshots and the tip of `main` are kept. The tips of other branches and tags are kept unless these
-    may be deleted. As in the official library, a snapshot whose parent expires gets the first snapshot of its
-    history as its parent, and inherits the transaction logs of all snapshots in between.
+    First snapshots and the tip of `main` are kept. The tips of other branches and tags are kept unless those
+    refs may be deleted. As in the official library, a snapshot whose parent expires gets the first snapshot
+    of its history as its parent, and inherits the transaction logs of all snapshots in between.
     """
     snapshots = info.snapshots
     parents = snapshots.parents.tolist()
@@ -87,8 +86,9 @@ def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
 
 
 def _expire_v1(refs: RefStore, assets: AssetStore, rules: Expiration) -> set[SnapshotId]:
-    """Expire branch by branch and tag by tag, because snapshot files of version 1 contain the id of their
-    parent."""
+    """Expire snapshots one branch or tag at a time, because version 1 snapshot files contain their parent's
+    id.
+    """
     refs.forget_history()
     removed: set[SnapshotId] = set()
     tips = {*refs.tags().values(), *refs.branches().values()}
@@ -107,10 +107,10 @@ def _expire_v1(refs: RefStore, assets: AssetStore, rules: Expiration) -> set[Sna
 def _shorten(
     assets: AssetStore, line: list[SnapshotInfo], older_than_us: int, tips: set[SnapshotId]
 ) -> set[SnapshotId]:
-    """Rewrite the oldest kept snapshot of a branch or tag with the first snapshot as its parent.
+    """Shorten the history of a ref: make the first snapshot the parent of the oldest snapshot to keep.
 
-    Returns the ids of the old snapshots, except the first. An old tip is kept while its branch or tag exists,
-    but is part of the result, as in the official library.
+    Returns the ids of the expired snapshots, except the first snapshot. As in the official library, an
+    expired tip is included in the result, although it is kept while its branch or tag exists.
     """
     young = sum(info.flushed_at_us >= older_than_us for info in line)
     last = line[max(young, 1) - 1]

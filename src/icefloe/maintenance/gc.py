@@ -1,10 +1,10 @@
 """Garbage collection: delete objects that no snapshot uses and that are older than a given time.
 
 Sessions write chunks and manifests long before a commit refers to them, and branches may move during a
-collection. Three rules protect such objects. First, objects whose time in the storage is at or after the
-cutoff are never deleted. Second, objects are listed before refs are read for the last time, so by then an old
-listed object is either referenced or garbage. Third, the collection is recorded (in the ops log, or in a
-marker file in version 1) before anything is deleted, so that commits in progress notice it; see
+collection. Three rules protect such objects. First, objects whose modification time in storage is at or after
+the cutoff are never deleted. Second, objects are listed before refs are read for the last time, so every old
+object in the listing is by then either referenced or garbage. Third, the collection is recorded (in the ops
+log, or in a marker file in version 1) before anything is deleted, so that commits in progress notice it; see
 `core/commit/gc_race.py`.
 """
 
@@ -57,19 +57,17 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Garbage:
-    """The garbage in a repository that a collection deletes: unused objects by folder, in the order
-    of deletion.
-    """
+    """The unused objects that a garbage collection deletes, grouped by folder in deletion order."""
 
     snapshots: ObjectListing
     transaction_logs: ObjectListing
     manifests: ObjectListing
     chunks: ObjectListing
     begun_us: int | None = None
-    """The time at which the collection was announced to other writers, in version 1."""
+    """When the collection was announced to other writers, in microseconds; only in version 1."""
 
     def phases(self) -> Iterator[tuple[str, ObjectListing]]:
-        """Yield the garbage to collect in each folder, with the name of its count in a summary."""
+        """Yield the garbage in each folder, with the name of its count in a summary."""
         return (
             (name, getattr(self, name)) for name in ("snapshots", "transaction_logs", "manifests", "chunks")
         )
@@ -77,7 +75,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class GCLimits:
-    """The limits for the requests of a garbage collection."""
+    """Limits on the storage requests of a garbage collection."""
 
     max_concurrent_deletes: int = 10
     max_consecutive_delete_failures: int = 50
@@ -92,12 +90,11 @@ def collect(
     dry_run: bool,
     limits: GCLimits,
 ) -> GCSummary:
-    """Collect garbage: delete unused objects that were created before a time, snapshots first and chunks
-    last.
+    """Delete unused objects that were created before a given time, snapshots first and chunks last.
 
     Because of this order, an interrupted collection never leaves a snapshot without its manifests or chunks.
-    Temporary files of killed writers that are as old are also deleted. If a reachable snapshot or manifest
-    cannot be read, the collection fails before anything is deleted.
+    Equally old temporary files of killed writers are also deleted. If a reachable snapshot or manifest cannot
+    be read, the collection fails before anything is deleted.
     """
     storage = assets.storage
     if dry_run:
@@ -125,12 +122,12 @@ def collect(
 
 
 def find_temporary_files(storage: Storage, older_than_us: int) -> SweepReport:
-    """Find garbage to collect: temporary files that killed writers left before a time."""
+    """Find the old temporary files of killed writers, which a garbage collection would delete."""
     return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path, dry_run=True)
 
 
 def sweep(storage: Storage, older_than_us: int) -> SweepReport:
-    """Collect garbage: delete temporary files that killed writers left before a time."""
+    """Delete the old temporary files of killed writers as part of a garbage collection."""
     return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path)
 
 
@@ -144,11 +141,11 @@ def find_garbage(
     when_found: Callable[[], None] = lambda: None,
     dated: bool = False,
 ) -> Garbage:
-    """Find the garbage that a garbage collection would delete.
+    """Find the objects that a garbage collection would delete.
 
-    With `release`, garbage snapshots are removed from the repository, and the collection is recorded.
-    If the disk is full, garbage is deleted first to make room for that record. `when_found` is called before
-    the repository changes. With `dated`, the listings include the times of objects.
+    With `release`, garbage snapshots are removed from the repository, and the collection is recorded. If the
+    disk is full, garbage is deleted first to make room for that record. `when_found` is called before the
+    repository changes. With `dated`, the listings include the modification times of objects.
     """
     for _ in iterate_attempts(_TRIES, 0.05, 0.5):
         try:
@@ -168,14 +165,14 @@ def find_garbage(
 
 
 class _RefMovedError(Exception):
-    """Error raised when a branch, tag or commit starts to use a snapshot that is about to be deleted."""
+    """Raised when a branch, tag or commit starts to use a snapshot that is about to be deleted."""
 
 
 class _Plan:
-    """The objects to delete, computed from one state of the refs.
+    """A plan of the objects to delete, computed from one state of the refs.
 
-    Objects that are reachable at the beginning are filtered out while folders are listed, which limits the
-    memory. The refs are read again after all folders were listed. An object written in between is either not
+    Objects that are reachable at the beginning are filtered out while folders are listed, which limits memory
+    use. The refs are read again once all folders have been listed. An object written in between is either not
     listed or too new, and an object that became reachable in between is kept.
     """
 
@@ -214,8 +211,9 @@ class _Plan:
         self._keep_objects(recent[~is_member(recent, sort_ids(kept))], may_miss=True)
 
     def _list_objects(self, reachable: Ids) -> bool:
-        """List old objects that reachable snapshots do not use. Return whether all manifests of these
-        snapshots exist."""
+        """List old objects that reachable snapshots do not use. Return True if no manifest of these snapshots
+        is missing.
+        """
         manifests, added = self._read(reachable)
         self._walked = self._index.extend(reachable, manifests, added)
         present = 0
@@ -237,8 +235,9 @@ class _Plan:
         return complete
 
     def _read(self, snapshots: Ids, *, may_miss: bool = False) -> tuple[Ids, Ids]:
-        """Return all manifests of the index and of the given snapshots, and the chunks of manifests outside
-        the index."""
+        """Return the manifests in the index or used by the given snapshots, and the chunks of manifests
+        outside the index.
+        """
         storage, executor, index = self._assets.storage, self._executor, self._index
         unread = snapshots[~is_member(snapshots, index.snapshots)]
         manifests = list_manifests_used(storage, unread, executor, may_miss=may_miss)
@@ -247,7 +246,7 @@ class _Plan:
         return sort_ids(np.concatenate([index.manifests, unread])), chunks
 
     def _keep_objects(self, snapshots: Ids, *, may_miss: bool = False) -> None:
-        """Keep the manifests and chunks of some snapshots."""
+        """Remove the manifests and chunks of some snapshots from the plan, so that they are not deleted."""
         if not len(snapshots):
             return
         manifests, chunks = self._read(snapshots, may_miss=may_miss)
@@ -256,12 +255,12 @@ class _Plan:
 
     @property
     def garbage(self) -> Garbage:
-        """Return the objects to delete, according to the current state of the plan."""
+        """Return the objects to delete according to the current state of the plan."""
         info = self._remove_garbage(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
         return self._garbage(info)
 
     def expendable(self) -> Iterator[str]:
-        """Yield the paths of all garbage in the order of deletion, followed by old backups."""
+        """Yield the paths of all garbage in deletion order, followed by old backups of the repo info file."""
         for _, listing in self.garbage.phases():
             yield from listing.paths()
         if isinstance(self._refs, RefStoreV2):
@@ -274,11 +273,12 @@ class _Plan:
         return Garbage(self._snapshots, _find_unused(self._logs, logs), self._manifests, self._chunks)
 
     def release(self, mark: bytes | None) -> Garbage:
-        """Record the collection, remove its snapshots from the repository, and return the objects to delete.
+        """Record the collection, remove garbage snapshots from the repository, and return the objects to
+        delete.
 
-        The mark of a new index is stored in the repo info.
+        The mark of a new reachability index is stored in the repo info.
 
-        If a commit was added since the refs were read, its snapshot and its objects are kept.
+        If a commit was added after the refs were read, its snapshot and objects are kept.
         """
         refs = self._refs
         if isinstance(refs, RefStoreV1):
@@ -293,7 +293,9 @@ class _Plan:
         return self._garbage(after)
 
     def write_index(self) -> bytes | None:
-        """Write an index for the next collection if it helps, and return the mark for the repo info."""
+        """Write a reachability index if it helps the next collection, and return its mark for the repo
+        info.
+        """
         if isinstance(self._refs, RefStoreV1) or self._walked is None:
             return None
         return write_index(self._assets.storage, self._walked)
@@ -301,9 +303,9 @@ class _Plan:
     def _release_v1(self, refs: RefStoreV1) -> Garbage:
         if not any(len(listing) for _, listing in self.garbage.phases()):
             return self.garbage  # there is nothing to delete
-        # Version 1 has no operations log, so the collection is announced in a file of its own. Announce first
-        # and then read the refs again: a commit that did not see the announcement moved its branch before,
-        # and is found here.
+        # Version 1 has no ops log, so the collection is announced in a file of its own. Announce first and
+        # then read the refs again: a commit that did not see the announcement moved its branch earlier, and
+        # is found here.
         begun_us = refs.note_collection()
         try:
             reached = list_reachable_snapshots(refs)
@@ -319,7 +321,7 @@ class _Plan:
         self._snapshots = _find_unused(self._snapshots, self._kept)
 
     def _remove_garbage(self, info: RepoInfo) -> RepoInfo:
-        """Remove unused snapshots from a repo info. Other snapshots get their nearest kept ancestor as
+        """Remove unused snapshots from a repo info. The others get their nearest kept ancestor as their
         parent.
 
         Raises _RefMovedError if a branch, a tag or a new commit now uses one of the removed snapshots.
@@ -377,7 +379,7 @@ def _with_temporary_files(summary: GCSummary, swept: Sequence[SweepReport]) -> G
 def _with_statistics(
     summary: GCSummary, orphans: Sequence[StorageObjectInfo], report: DeleteReport
 ) -> GCSummary:
-    """Add the statistics files of deleted manifests to a summary."""
+    """Add the count and size of deleted statistics files to a garbage collection summary."""
     failed = {key for key, _ in report.failed}
     gone = [info for info in orphans if info.key not in failed]
     return replace(
@@ -389,7 +391,9 @@ def _with_statistics(
 
 
 def _delete_all(storage: Storage, garbage: Garbage, limits: GCLimits, executor: Executor) -> GCSummary:
-    """Delete folder by folder. After failures in a folder, later folders are left to the next collection."""
+    """Delete garbage folder by folder. If a folder has failures, leave later folders to the next
+    collection.
+    """
     counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
     skipped: list[str] = []
@@ -446,7 +450,7 @@ def _find_rows(listing: ObjectListing, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor) -> Table:
-    """Return a table of the garbage that a garbage collection would delete, in the order of deletion."""
+    """Return a table of the objects that a garbage collection would delete, in deletion order."""
     garbage = find_garbage(refs, assets, older_than_us, executor, dated=True)
     temporary = find_temporary_files(assets.storage, older_than_us).deleted
     now_us = time.time_ns() // 1000

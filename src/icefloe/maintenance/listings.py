@@ -1,4 +1,4 @@
-"""Listings of the objects of a repository, as columns."""
+"""Listings of repository objects in columnar form."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BATCH_BYTES: Final = 8 << 20
 _BATCH_OBJECTS: Final = 100
 
 Ids = NDArray[np.uint8]
-"""A column of object ids, (n, 12), sorted and without duplicates."""
+"""A column of object ids of shape (n, 12), sorted and without duplicates."""
 
 NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
 
 
 def to_column(ids: Iterable[bytes]) -> Ids:
-    """Return object ids as a sorted column without duplicates, to compare it with listings."""
+    """Convert object ids to a sorted column without duplicates."""
     return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID))
 
 
@@ -36,35 +36,38 @@ def iterate_ids(ids: Ids) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectListing:
-    """A listing of the objects in one folder of a repository."""
+    """The objects in one folder of a repository."""
 
     folder: str
     ids: NDArray[np.uint8]
     """The ids of the objects, of shape (n, 12)."""
     sizes: NDArray[np.int64]
     times_us: NDArray[np.int64]
-    """The times of the last modification by the clock of the storage, in microseconds since 1970-01-01 UTC;
-    empty if not requested."""
+    """The last modification times according to the storage's clock, in microseconds since 1970-01-01 UTC;
+    empty if not requested.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, rows: Any) -> Self:
-        """Return some rows of a listing of objects."""
+        """Return a listing with only the given rows."""
         times = self.times_us[rows] if len(self.times_us) else self.times_us
         return type(self)(self.folder, self.ids[rows], self.sizes[rows], times)
 
     def paths(self) -> list[str]:
-        """Return the paths of listed objects in the storage."""
+        """Return the storage paths of the listed objects."""
         return [f"{self.folder}/{name}" for name in encode_column(self.ids)]
 
     def find(self, ids: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Find ids in a listing. Return a mask of the listed ids, and the sizes of their objects."""
+        """Look up ids in this listing. Return a mask of the ids that it contains, and the sizes of their
+        objects.
+        """
         found = is_member(ids, self.ids)
         return found, self.sizes[view_id_keys(self.ids).searchsorted(view_id_keys(ids[found]))]
 
     def batches(self) -> Iterator[Self]:
-        """Split a listing into parts, one per task, limited by count and total size."""
+        """Split a listing into batches, one per task, limited by number of objects and total size."""
         number = np.maximum(np.cumsum(self.sizes) // _BATCH_BYTES, np.arange(len(self)) // _BATCH_OBJECTS)
         for rows in np.split(np.arange(len(self)), np.flatnonzero(np.diff(number)) + 1):
             if len(rows):
@@ -72,7 +75,7 @@ class ObjectListing:
 
 
 def list_folder(storage: Storage, folder: str) -> ObjectListing:
-    """List the objects of a folder, sorted by id. Files whose names are not ids are ignored."""
+    """List the objects in a folder, sorted by id. Files whose names are not ids are ignored."""
     found = filter_folder(storage, folder, lambda part: part)
     return found.take(view_id_keys(found.ids).argsort(kind="stable"))
 
@@ -80,12 +83,12 @@ def list_folder(storage: Storage, folder: str) -> ObjectListing:
 def filter_folder(
     storage: Storage, folder: str, select: Callable[[ObjectListing], ObjectListing], *, dated: bool = True
 ) -> ObjectListing:
-    """List a folder of objects part by part, and keep the rows that `select` returns for each part, in any
+    """List a folder part by part, and keep only the objects that `select` returns for each part, in any
     order.
 
-    Only selected rows are held in memory, so that a folder with many million objects can be listed.
+    Only selected rows are held in memory, so folders with many millions of objects can be listed.
     """
-    # Buffers that grow in place, because concatenating columns would need twice the memory.
+    # The buffers grow in place, because concatenating columns would need twice the memory.
     ids, sizes, times = bytearray(), bytearray(), bytearray()
     for part in storage.list_columns(f"{folder}/"):
         selected = select(_with_ids(folder, part))
@@ -102,7 +105,7 @@ def filter_folder(
 
 
 def _with_ids(folder: str, part: ListedObjects) -> ObjectListing:
-    """Parse the names of listed files as ids, and skip other files."""
+    """Parse the names of listed files as ids, and skip all other files."""
     start = len(folder) + 1
     width = start + count_characters(OBJECT_ID)
     keys, sizes, times = part.keys, part.sizes, part.times_us

@@ -1,8 +1,8 @@
-"""Remove old backups of the repo info file, which contain the older part of the ops log.
+"""Trim the ops log by removing old backups of the repo info file, which contain its older part.
 
 Every change of a V2 repository keeps a copy of `repo` below `overwritten/`, whose total size therefore grows
-with the square of the number of commits. A backup is deleted if all operations in it are older than a given
-time. The ops log then ends at that point, in both libraries.
+with the square of the number of commits. A backup is deleted if all of its operations are older than a given
+time. Both libraries then end the ops log at that point.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BACKUP: Final = re.compile(rf"{OVERWRITTEN}/({REPO_PATH}\.\d{{14}}\.[0-9A-Z]{{2
 
 @dataclass(frozen=True, slots=True)
 class OpsLogTrim(Report):
-    """The result of trimming the ops log: the backups that were deleted, or would be."""
+    """The result of trimming the ops log: the backups that were or would be deleted."""
 
     backups_deleted: int
     """The number of deleted backups of the repo info file."""
@@ -44,7 +44,7 @@ def trim_ops_log(refs: RefStoreV2, storage: Storage, older_than_us: int, *, dry_
     for log in refs.ops_log_files():
         newest = log[0].backup_path if len(log) else None
         if newest is not None and log.newest_at_us < cutoff_us:
-            break  # this file, and all files to which it leads, will be deleted
+            break  # this file and all files that it links to will be deleted
         remaining += len(log)
         times_us |= {each.backup_path: each.updated_at_us for each in log if each.backup_path is not None}
     old = [info for info in listed if _is_old(info, times_us, cutoff_us)]
@@ -55,9 +55,9 @@ def trim_ops_log(refs: RefStoreV2, storage: Storage, older_than_us: int, *, dry_
 
 
 def _is_old(info: StorageObjectInfo, times_us: Mapping[str, int], cutoff_us: int) -> bool:
-    """Return whether all operations in a file are older than a time. Files of other kinds are kept.
+    """Return True if all operations in a file are older than a time. Files of other kinds are kept.
 
-    A backup that no entry of the log refers to is older than its creation time, which its name contains.
+    A backup that no log entry refers to is at least as old as the creation time in its name.
     """
     backup = _BACKUP.fullmatch(info.key)
     if backup is None:

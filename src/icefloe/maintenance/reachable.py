@@ -1,5 +1,6 @@
-"""Find the objects to which branches and tags lead: snapshots, manifests and chunks, as sorted columns of
-ids."""
+"""Find the snapshots, manifests and chunks that are reachable from branches and tags, as sorted id
+columns.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +27,17 @@ _AT_LEAST: Final = 4_000_000
 
 
 class DistinctItems:
-    """A growing set of items of reachable objects. Its memory is proportional to the number of distinct
-    items."""
+    """A growing set of reachable items. Its memory use is proportional to the number of distinct items."""
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = np.dtype(dtype)
-        # One buffer that grows and is sorted in place, because concatenating parts would need twice the
-        # memory.
+        # The buffer grows and is sorted in place, because concatenating parts would need twice the memory.
         self._buffer = bytearray()
         self._settled = 0
         """Number of items at the beginning of the buffer that are sorted and distinct."""
 
     def add(self, items: NDArray[Any]) -> None:
-        """Add items to a set of reachable objects. Duplicates are removed whenever the buffer has doubled."""
+        """Add items to the set. Duplicates are removed whenever the buffer has doubled in size."""
         self._buffer += items.tobytes()
         waiting = len(self._buffer) // self._dtype.itemsize - self._settled
         if waiting > max(_AT_LEAST, self._settled):
@@ -56,18 +55,18 @@ class DistinctItems:
             del self._buffer[self._settled * self._dtype.itemsize :]
 
     def result(self) -> NDArray[Any]:
-        """Return the distinct reachable objects, sorted. Do not add items afterwards."""
+        """Return the distinct items, sorted. Do not add items afterwards."""
         self._settle()
         return np.frombuffer(self._buffer, self._dtype)
 
 
 def mark_reachable(info: RepoInfo) -> NDArray[np.bool_]:
-    """Mark the reachable snapshots of a repo info: those to which a branch or tag leads."""
+    """Return a mask of the snapshots in a repo info that are reachable from branches and tags."""
     return info.snapshots.mark_ancestry({*info.branches.values(), *info.tags.values()})
 
 
 def list_reachable_snapshots(refs: RefStore) -> Ids:
-    """Return the ids of the reachable snapshots, to which branches and tags lead."""
+    """Return the ids of all snapshots that are reachable from branches and tags."""
     if isinstance(refs, RefStoreV2):
         info = refs.load()
         return info.snapshots.ids[mark_reachable(info)]
@@ -82,7 +81,7 @@ def list_reachable_snapshots(refs: RefStore) -> Ids:
 
 
 def list_readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
-    """Return the ids of the given snapshots and of their readable ancestors. A history ends at an unreadable
+    """Return the ids of the given snapshots and their readable ancestors. A history ends at an unreadable
     snapshot.
     """
     refs.forget_history()
@@ -99,8 +98,9 @@ def list_readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
 
 
 def list_logs_used(refs: RefStore, snapshots: Ids) -> Ids:
-    """Return the ids of transaction logs that are reachable from snapshots, including logs of
-    expired ones."""
+    """Return the ids of the transaction logs that snapshots use, including inherited logs of expired
+    snapshots.
+    """
     if not isinstance(refs, RefStoreV2):
         return snapshots
     infos = refs.load().snapshots
@@ -111,15 +111,15 @@ def list_logs_used(refs: RefStore, snapshots: Ids) -> Ids:
 def list_manifests_used(
     storage: Storage, snapshots: Ids, executor: Executor, *, may_miss: bool = False
 ) -> Ids:
-    """Return the ids of manifests that are reachable from snapshots. With `may_miss`, skip missing
-    snapshots."""
+    """Return the ids of the manifests that snapshots use. With `may_miss`, skip missing snapshots."""
     task = Task(partial(read_manifest_ids, storage, may_miss), "snapshots")
     return _find_distinct(executor.map(task, iterate_ids(snapshots)))
 
 
 def list_chunks_used(storage: Storage, manifests: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
-    """Return the ids of chunk objects that are reachable from manifests. With `may_miss`, skip missing
-    manifests."""
+    """Return the ids of the chunk objects that manifests refer to. With `may_miss`, skip missing
+    manifests.
+    """
     task = Task(partial(_read_chunk_ids, storage, may_miss), "manifests")
     return _find_distinct(executor.map(task, iterate_ids(manifests)))
 
@@ -132,7 +132,7 @@ def _find_distinct(parts: Iterable[Ids]) -> Ids:
 
 
 def read_manifest_ids(storage: Storage, may_miss: bool, snapshot: bytes) -> Ids:
-    """Read the ids of the manifests that are reachable from one snapshot."""
+    """Read the ids of the manifests that one snapshot uses."""
     id = SnapshotId(snapshot)
     data = _read(storage, f"{SNAPSHOTS}/{id}", may_miss)
     return NO_IDS if data is None else read_snapshot(data, id).manifest_files.ids

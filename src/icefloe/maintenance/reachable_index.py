@@ -1,11 +1,9 @@
-"""An index of the objects that a garbage collection found reachable, so that the next one reads only new
-files.
+"""An index of reachable objects, which lets the next garbage collection read only new files.
 
-Snapshots and manifests never change, so neither do the objects to which they refer. The file
-`icefloe/reachable` contains the ids of the snapshots and manifests that were read, and of their chunks. It
-may be lost at any time. It is only used if the repo info file contains its digest, which excludes damaged,
-foreign and outdated files, and if all of its snapshots are still reachable. Otherwise a collection reads
-everything.
+Snapshots and manifests never change, so neither do their references. The file `icefloe/reachable` contains
+the ids of the snapshots and manifests that were read, and of their chunks. It may be lost at any time. It is
+only used if the repo info file contains its digest, which excludes damaged, foreign and outdated files, and
+if all of its snapshots are still reachable. Otherwise a collection reads everything.
 
 Official writers drop the digest whenever they change the repo info file. Repositories of version 1 have no
 repo info file, and therefore no index.
@@ -29,27 +27,27 @@ from icefloe.storage.base import Storage
 PATH: Final = "icefloe/reachable"
 _MAGIC: Final = b"icefloe reachable objects 1\n"
 _MARK: Final = b"icefloe reachable "
-"""The beginning of the `extra` field of a repo info file that contains the digest of an index."""
+"""The prefix of a repo info file's `extra` field if the field contains the digest of an index."""
 _COLUMNS: Final = 3
 _HEAD: Final = 8
 _MAX_IDS: Final = 20_000_000
 """The number of ids (240 MB) above which no index is written."""
 _FEW_FILES: Final = 64
-"""The number of files below which reading them again is cheaper than updating the index."""
+"""The number of files below which rereading them is cheaper than updating the index."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReachableIndex:
-    """The index of reachable objects from an earlier garbage collection: snapshots, manifests and chunks."""
+    """An index of the snapshots, manifests and chunks that the last garbage collection found reachable."""
 
     snapshots: Ids
     manifests: Ids
     chunks: IdIndex
 
     def extend(self, snapshots: Ids, manifests: Ids, added: Ids) -> ReachableIndex | None:
-        """Return the index extended by more files; None if it would save the next collection only a few
+        """Return the index extended by new files, or None if it would save the next collection only a few
         requests.
 
         Parameters
@@ -68,7 +66,7 @@ class ReachableIndex:
         return ReachableIndex(snapshots, manifests, IdIndex(chunks))
 
     def encode(self) -> bytes:
-        """Encode the index of reachable objects as the content of its file."""
+        """Encode the index as the content of its file."""
         counts = np.array([len(self.snapshots), len(self.manifests), len(self.chunks)], "<u8")
         columns = (self.snapshots, self.manifests, self.chunks.heads.astype("<u8"), self.chunks.tails)
         return b"".join((_MAGIC, counts.tobytes(), *(column.tobytes() for column in columns)))
@@ -78,7 +76,7 @@ NO_INDEX: Final = ReachableIndex(NO_IDS, NO_IDS, IdIndex(NO_IDS))
 
 
 def read_index(storage: Storage, info: RepoInfo, reachable: Ids) -> ReachableIndex:
-    """Read the index of reachable objects of a repository; empty if there is no valid index.
+    """Read the index of reachable objects; empty if there is no valid index.
 
     Parameters
     ----------
@@ -87,7 +85,7 @@ def read_index(storage: Storage, info: RepoInfo, reachable: Ids) -> ReachableInd
     info
         The current repo info, which contains the digest of the index.
     reachable
-        The sorted ids of the snapshots that branches and tags lead to now.
+        The sorted ids of the snapshots currently reachable from branches and tags.
     """
     mark = info.extra or b""
     digest, size = mark[len(_MARK) :][:32], int.from_bytes(mark[len(_MARK) + 32 :], "little")
@@ -121,8 +119,7 @@ def _decode(data: bytes) -> ReachableIndex:
 
 
 def write_index(storage: Storage, index: ReachableIndex) -> bytes | None:
-    """Write an index of reachable objects, and return its mark for the repo info; None if it cannot be
-    written."""
+    """Write an index of reachable objects. Return its mark for the repo info, or None if writing failed."""
     data = index.encode()
     try:
         storage.put(PATH, data)
@@ -133,8 +130,7 @@ def write_index(storage: Storage, index: ReachableIndex) -> bytes | None:
 
 
 def add_mark(info: RepoInfo, mark: bytes | None) -> RepoInfo:
-    """Return a repo info with the mark of an index of reachable objects, unless its field has other
-    content."""
+    """Add the mark of an index to a repo info, unless its `extra` field is used for something else."""
     if mark is None or not (info.extra or _MARK).startswith(_MARK):
         return info
     return replace(info, extra=mark)

@@ -34,12 +34,12 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "monthly": lambda time: (time.year, time.month),
     "yearly": lambda time: time.year,
 }
-"""The function that returns the UTC period of a time, by rule."""
+"""For each rule, the function that maps a time to its UTC period."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """A retention policy: the rules that decide which snapshots to keep.
+    """A retention policy: rules that decide which snapshots to keep.
 
     A snapshot is kept if any rule keeps it. The tips of branches and the first snapshot of a history are
     always kept.
@@ -49,11 +49,11 @@ class RetentionPolicy:
     last
         Keep this many of the newest snapshots of each branch.
     within
-        Keep all snapshots that are not older than this.
+        Keep all snapshots up to this age.
     hourly, daily, weekly, monthly, yearly
         Keep the newest snapshot of each of the latest N hours, days, weeks, months or years with snapshots.
     tagged
-        Keep snapshots with a tag. If False, tags whose snapshot is removed are deleted.
+        Keep tagged snapshots. If False, tags whose snapshot is removed are deleted.
     branches
         Different rules for some branches, by name. Their `tagged` and `operations` are ignored.
     operations
@@ -90,7 +90,7 @@ class RetentionPolicy:
             raise ValueError(f"the policy of branch {nested} must not have policies for branches")
 
     def reasons(self, times: list[datetime], now: datetime) -> Iterator[tuple[int, str]]:
-        """Yield the positions of snapshots that a retention policy keeps, each with the reason.
+        """Yield the position of each snapshot that the retention policy keeps, with the reason.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class RetentionPolicy:
 
 
 class _Reasons:
-    """The reasons to keep each snapshot of a history."""
+    """The reasons for keeping each snapshot of a history."""
 
     def __init__(self, history: History) -> None:
         self._snapshots = history.snapshots
@@ -129,17 +129,17 @@ class _Reasons:
             self.add(row, "first")
 
     def add(self, snapshot: int | SnapshotId, text: str) -> None:
-        """Add a reason to keep a snapshot, by row or id."""
+        """Add a reason for keeping a snapshot, given by row or id."""
         row = snapshot if isinstance(snapshot, int) else self._snapshots.row(snapshot)
         if row is not None:
             self._texts[row].add(text)
 
     def keep(self) -> NDArray[np.bool_]:
-        """Return a mask of the snapshots that have a reason."""
+        """Return a mask of the snapshots that there is a reason to keep."""
         return np.array([bool(each) for each in self._texts], np.bool_)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the reasons of each snapshot as one string."""
+        """Return the reasons for keeping each snapshot as one string."""
         return tuple("; ".join(sorted(each)) for each in self._texts)
 
 
@@ -149,7 +149,7 @@ class KeptSnapshots:
 
     keep: NDArray[np.bool_]
     reasons: tuple[str, ...]
-    """The reason for each kept snapshot."""
+    """The reason for keeping each snapshot."""
     gone_tags: frozenset[str]
     """The tags to delete."""
 
@@ -205,7 +205,9 @@ def _keep_by_time(rules: Expiration, history: History) -> KeptSnapshots:
 def mark_kept_snapshots(
     history: History, rules: RetentionPolicy | Expiration | set[str]
 ) -> NDArray[np.bool_]:
-    """Mark the snapshots of a history that a retention policy keeps, or those with some ids."""
+    """Return a mask of the snapshots in a history that a retention policy keeps, or that have the given
+    ids.
+    """
     if not isinstance(rules, set):
         return select_kept(rules, history, datetime.now(UTC)).keep
     names = [str(history.snapshots.id_at(row)) for row in range(len(history.snapshots))]
@@ -214,7 +216,7 @@ def mark_kept_snapshots(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Report):
-    """The result of retention: the snapshots that were kept and removed or, with `dry_run`, would be."""
+    """The result of applying a retention policy: the kept and removed snapshots; a plan with `dry_run`."""
 
     table: Table
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
@@ -225,12 +227,12 @@ class RetentionReport(Report):
 
     @property
     def kept(self) -> int:
-        """The number of snapshots that a retention policy keeps."""
+        """The number of snapshots that the retention policy keeps."""
         return int(self.table["kept"].sum())
 
     @property
     def removed(self) -> int:
-        """The number of snapshots that a retention policy removes."""
+        """The number of snapshots that the retention policy removes."""
         return len(self.table) - self.kept
 
     def __repr__(self) -> str:
@@ -241,7 +243,9 @@ class RetentionReport(Report):
 def retain(
     refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, *, dry_run: bool
 ) -> RetentionReport:
-    """Apply a retention policy: remove all other snapshots from the history; see `Repository.retain`."""
+    """Remove all snapshots that a retention policy does not keep from the history; see
+    `Repository.retain`.
+    """
     now = datetime.now(UTC)
     if dry_run:
         history = load_history(refs)
@@ -251,7 +255,7 @@ def retain(
     done: list[Table] = []
 
     def change(info: RepoInfo) -> Changed:
-        # Called again if another writer was faster, to decide based on the newest state.
+        # Called again after a conflict with another writer, so the decision is based on the newest state.
         protected = frozenset(list_protected(info))
         history = History(info.snapshots, info.branches, info.tags, info.deleted_tags, protected)
         kept = select_kept(rules, history, now)
@@ -274,8 +278,9 @@ def retain(
 def _retain_v1(
     refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, now: datetime
 ) -> Table:
-    """Delete tags, then rewrite snapshots whose parent is removed with their nearest kept ancestor as
-    parent."""
+    """Delete tags, then rewrite each snapshot whose parent is removed with its nearest kept ancestor as its
+    parent.
+    """
     history = load_history(refs)
     kept = select_kept(rules, history, now)
     if isinstance(rules, Expiration):
@@ -293,7 +298,7 @@ def _retain_v1(
 
 
 def _make_table(history: History, kept: KeptSnapshots) -> Table:
-    """Return one row per snapshot, newest first."""
+    """Return a table with one row per snapshot, newest first."""
     order = _sort_newest_first(history)
     infos = [history.snapshots[row] for row in order.tolist()]
     return Table(

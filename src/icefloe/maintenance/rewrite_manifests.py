@@ -1,4 +1,4 @@
-"""Rewrite the manifests of a branch, in parallel before the commit that uses them."""
+"""Rewrite the manifests of a branch in parallel, ahead of the commit that uses them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rewrite_manifests(
 
 
 def _rewrite_ahead(workspace: Workspace, handle: Handle, executor: Executor) -> None:
-    """Write the manifests for the commit of a workspace, which finds them by their content."""
+    """Write the manifests of a workspace ahead of its commit, which finds them by their content."""
     nodes = workspace.arrays_with_chunks(workspace.paths())
     _, plans = select_small_arrays(workspace, [plan(workspace, node) for node in nodes])
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]

@@ -1,4 +1,4 @@
-"""Storage statistics: the bytes of chunks that a repository, its arrays and its snapshots refer to."""
+"""Storage statistics: the size of the chunks that a repository, its arrays and its snapshots refer to."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ _UNIT: Final = np.dtype(
         ("last", "<u4"),
     ]
 )
-"""A chunk of an array, with the positions of the first and the last snapshot that refer to it."""
+"""A chunk of an array, with the positions of the first and last snapshot that refer to it."""
 _AT_LEAST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ManifestChunks:
-    """The chunks of one manifest. Native and virtual chunks may also occur in other manifests, but inline
-    chunks do not."""
+    """The chunks of one manifest. Other manifests may contain the same native and virtual chunks, but not its
+    inline chunks.
+    """
 
     native: NDArray[np.void]
     virtual: NDArray[np.void]
@@ -64,21 +65,21 @@ class _ManifestChunks:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChunkStorageStats(Shown, Report):
-    """Storage statistics: the size of chunks in bytes, by chunk objects, external files and manifests."""
+    """The total size of chunks in bytes: in chunk objects, in external files and inline in manifests."""
 
     native_bytes: int = 0
     """Bytes in chunk objects of the repository."""
     virtual_bytes: int = 0
     """Bytes in files outside the repository."""
     inlined_bytes: int = 0
-    """Bytes in manifests."""
+    """Bytes stored inline in manifests."""
 
     def non_virtual_bytes(self) -> int:
-        """Return the storage of chunks in the repository itself, in bytes."""
+        """Return the size of all chunks that are stored in the repository itself, in bytes."""
         return self.native_bytes + self.inlined_bytes
 
     def total_bytes(self) -> int:
-        """Return the storage of all chunks, native and virtual, in bytes."""
+        """Return the size of all chunks, including virtual ones, in bytes."""
         return self.native_bytes + self.virtual_bytes + self.inlined_bytes
 
     def __add__(self, other: ChunkStorageStats) -> ChunkStorageStats:
@@ -97,7 +98,7 @@ class ChunkStorageStats(Shown, Report):
 
 
 def sum_chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) -> ChunkStorageStats:
-    """Compute storage statistics: sum the bytes of all chunks to which reachable snapshots refer.
+    """Sum the sizes of all chunks that reachable snapshots refer to.
 
     Each native chunk object counts once, each virtual chunk once per location and range, and each inline
     chunk once per manifest.
@@ -155,10 +156,9 @@ def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
 
 
 def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
-    """Compute storage statistics by snapshot: the bytes of its chunks, and the bytes that no other snapshot
-    uses.
+    """Compute the total chunk size of each snapshot, and the size of the chunks that no other snapshot uses.
 
-    A chunk that several references use counts once per snapshot.
+    A chunk with several references counts once per snapshot.
     """
     order = np.argsort(np.asarray(history.snapshots.columns["flushed_at"]), kind="stable")
     uses = _find_uses(assets.storage, history.snapshots.ids[order], executor)
@@ -190,11 +190,10 @@ def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor
 def measure_by_array(
     assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor
 ) -> Table:
-    """Compute storage statistics by array: the bytes of its chunks, in one snapshot or in all snapshots, and
-    the bytes that no other array shares.
+    """Compute the total chunk size of each array, and the size of the chunks that it does not share.
 
-    An array has the path that it has at the tip of a branch or tag, or in the given snapshot. A deleted array
-    is identified by its node id.
+    The chunks of one snapshot or of all snapshots are counted. An array is listed by its path at the tip of a
+    branch or tag, or in the given snapshot, and a deleted array by its node id.
     """
     snapshots = history.snapshots.ids
     if only is not None:
@@ -229,22 +228,22 @@ def measure_by_array(
 
 @dataclass(frozen=True, slots=True)
 class ReclaimableStorage(Report):
-    """A storage estimate: the bytes that a garbage collection could free after snapshots have expired."""
+    """An estimate of what a garbage collection could free once snapshots have expired."""
 
     snapshots: int
-    """Number of snapshots."""
+    """Number of snapshots to delete."""
     manifests: int
-    """Number of manifests."""
+    """Number of manifests to delete."""
     chunks: int
-    """Number of chunk objects."""
+    """Number of chunk objects to delete."""
     bytes: int
-    """Size of all these objects."""
+    """Total size of these objects."""
 
 
 def measure_reclaimable(
     assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor
 ) -> ReclaimableStorage:
-    """Compute storage statistics of objects to which no kept snapshot refers."""
+    """Measure the objects that no kept snapshot refers to."""
     storage = assets.storage
     ids = history.snapshots.ids
     stay, go = ids[keep], ids[~keep]
@@ -271,7 +270,7 @@ def _sum_bytes(listed: ObjectListing, wanted: Ids) -> int:
 
 
 class _ManifestUses:
-    """The manifests that snapshots use, with the positions of the snapshots that use each of them."""
+    """Which snapshots use each manifest. Snapshots are given by position."""
 
     def __init__(self, manifests: Ids, owners: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         self.manifests = manifests
@@ -285,7 +284,7 @@ class _ManifestUses:
         return self._owners[start : self._ends[manifest]]
 
     def read(self, storage: Storage, executor: Executor) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """Yield the position of every manifest, and its chunks."""
+        """Yield the position and the chunks of every manifest."""
         return enumerate(
             executor.map(Task(partial(_read_units, storage), "manifests"), iterate_ids(self.manifests))
         )
@@ -325,7 +324,7 @@ def _make_units(manifest: ManifestId, node: NodeId, refs: ArrayManifest) -> NDAr
 
 
 class _DistinctChunks:
-    """The chunks of many manifests. The memory is proportional to the number of distinct chunks."""
+    """The distinct chunks of many manifests. Memory use is proportional to their number."""
 
     def __init__(self) -> None:
         self._all = np.zeros(0, _UNIT)
@@ -333,7 +332,7 @@ class _DistinctChunks:
         self._waiting = 0
 
     def add(self, units: NDArray[np.void], snapshots: NDArray[np.int64]) -> None:
-        """Add the chunks of a manifest, which the snapshots at the given positions use."""
+        """Add the chunks of a manifest that is used by the snapshots at the given positions."""
         units["first"], units["last"] = snapshots.min(), snapshots.max()
         self._pending.append(units)
         self._waiting += len(units)
@@ -341,7 +340,7 @@ class _DistinctChunks:
             self.result()
 
     def result(self) -> NDArray[np.void]:
-        """Return each chunk of each array once, sorted by chunk, with its first and last snapshot."""
+        """Return the distinct chunks of each array, sorted by chunk, with their first and last snapshots."""
         if self._pending:
             rows = np.concatenate([self._all, *self._pending])
             rows = rows[np.lexsort((rows["length"], rows["node"], rows["key"], rows["kind"]))]
@@ -351,8 +350,7 @@ class _DistinctChunks:
 
 
 def _merge_rows(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.void]:
-    """Merge adjacent rows that are equal in some fields. Keep the greatest length, and the union of
-    snapshots."""
+    """Merge adjacent rows with equal keys. Keep the greatest length and the union of their snapshots."""
     if not len(rows):
         return rows
     starts = np.flatnonzero(_changes(rows, names))
@@ -376,7 +374,7 @@ def _sort_by_chunk(rows: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _list_chunks(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """Return each chunk of one manifest once, with its greatest length."""
+    """Return the distinct chunks of one manifest, each with its greatest length."""
     last = np.append(_changes(rows, ("kind", "key"))[1:], True)[: len(rows)]
     found: NDArray[np.void] = rows[last]
     return found

@@ -1,4 +1,4 @@
-"""Upgrade repositories of version 1 of the format to version 2.
+"""Upgrade repositories from format version 1 to version 2.
 
 Branches, tags, history and configuration move to a new repo info file. All other objects are unchanged.
 """
@@ -42,7 +42,9 @@ from icefloe.ops import UpdateType
 from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
 
 _MOMENT_US: Final = 1000
-"""The assumed time between a commit and the creation of a branch or tag, which version 1 does not record."""
+"""The assumed time in microseconds between a commit and the creation of a branch or tag, which version 1 does
+not record.
+"""
 
 
 def upgrade(
@@ -50,8 +52,9 @@ def upgrade(
 ) -> bool:
     """Upgrade a version 1 repository: write its repo info file, and leave its ref files in place.
 
-    Returns True if the file was written. For a repository that was upgraded before, delete files of version 1
-    that are left. Raises ConflictError, and removes the new file, if a branch or tag moved meanwhile.
+    Returns True if the repo info file was written. If the repository was already upgraded, any leftover
+    version 1 files are deleted. If a branch or tag moves in the meantime, the new file is removed and
+    ConflictError is raised.
     """
     storage = assets.storage
     if refs.spec.refs_in_repo_info and delete_old_files and has_files_of_version_1(storage):
@@ -87,7 +90,7 @@ def upgrade(
 
 
 def delete_files_of_version_1(storage: Storage) -> None:
-    """Delete files of version 1 (V1) that an upgraded repository does not use, starting with main."""
+    """Delete the version 1 (V1) files that an upgraded repository no longer uses, starting with main."""
     main = RefFile(RefKind.BRANCH, MAIN).path
     storage.delete([main])
     report = storage.delete(list(_list_ref_files(storage)))
@@ -101,12 +104,12 @@ def delete_files_of_version_1(storage: Storage) -> None:
 
 
 def has_files_of_version_1(storage: Storage) -> bool:
-    """Return True if an upgraded repository still has files of version 1 (V1)."""
+    """Return True if an upgraded repository still has version 1 (V1) files."""
     return next(_list_ref_files(storage), None) is not None or storage.exists(CONFIG_PATH)
 
 
 def _list_ref_files(storage: Storage) -> Iterator[str]:
-    """Yield the paths of branches and tags, without other files in their folder."""
+    """Yield the paths of branch and tag files, without other files in their folders."""
     return (info.key for info in storage.list_prefix(f"{REFS}/") if RefFile.parse(info.key) is not None)
 
 
@@ -141,7 +144,7 @@ def _list_new_ancestors(
     known: Mapping[SnapshotId, SnapshotInfo],
     refs: RefStoreV1,
 ) -> dict[SnapshotId, SnapshotInfo]:
-    """Return a snapshot and its ancestors, up to the first one that was reached before."""
+    """Return a snapshot and its ancestors, up to the first one that was already visited."""
     line: dict[SnapshotId, SnapshotInfo] = {}
     at: SnapshotId | None = tip
     while at is not None and at not in reached and at not in line:
@@ -161,7 +164,7 @@ def _read_info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
     id = SnapshotId(snapshot)
     try:
         return read_snapshot_info(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
-    except IcechunkError:  # the error is raised again if a ref leads to it
+    except IcechunkError:  # the error is raised again if the snapshot is reachable from a ref
         return None
 
 
@@ -177,9 +180,7 @@ def make_first_repo_info(
     metadata: Mapping[str, Any],
     config: bytes | None,
 ) -> RepoInfo:
-    """Create the repo info when a version 1 repository is upgraded, with an ops log inferred from its
-    history.
-    """
+    """Create the repo info of an upgraded repository, with an ops log inferred from its history."""
     events = sorted(_infer_updates(snapshots, branches, tags, deleted_tags), key=lambda event: event[0])
     first = events[0][0] if events else now_us
     # Times must be strictly ascending and in the past, because writers refuse to add an entry before the
@@ -211,7 +212,7 @@ def _infer_updates(
     tags: Mapping[str, SnapshotId],
     deleted_tags: Mapping[str, SnapshotId | None],
 ) -> Iterator[tuple[int, StoredUpdate]]:
-    """Yield the operations that led to a history, with their known or assumed times."""
+    """Yield the operations that must have produced a history, with their known or assumed times."""
     seen: set[SnapshotId] = set()
     for branch in sorted(branches, key=lambda name: (name != MAIN, name)):
         at: SnapshotId | None = branches[branch]

@@ -1,4 +1,4 @@
-"""Moving windows: drop the oldest labels along a dimension, by moving references instead of data."""
+"""Moving windows: drop the oldest labels along a dimension by moving references instead of data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class WindowReport(Report):
-    """The result of keeping a window: the rows that were dropped."""
+    """The result of trimming arrays to a moving window: the rows that were dropped."""
 
     snapshot_id: str | None
     """The id of the new snapshot; None if nothing was dropped."""
@@ -43,21 +43,23 @@ class WindowReport(Report):
     kept: dict[str, int] = field(default_factory=dict)
     """The number of rows that remain, by group."""
     rewritten_bytes: int = 0
-    """The decoded size of the arrays that were rewritten, because their chunks do not start at the cut."""
+    """The decoded size of the arrays that were rewritten because their chunks do not start at the cut."""
     dry_run: bool = False
     """True if nothing was written."""
 
 
 class Sessions(Protocol):
-    """The interface of a repository that keeping a window requires: it opens a session for each attempt."""
+    """The part of the repository interface that a moving window needs: it opens a session for each
+    attempt.
+    """
 
     def writable_session(self, branch: str) -> Session:
-        """Open a session at the tip of a branch for one attempt to drop the labels before a moving window."""
+        """Open a writable session at the tip of a branch for one attempt to drop old labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The cut of one group."""
+    """Where to cut one group."""
 
     home: str
     arrays: tuple[str, ...]
@@ -76,8 +78,7 @@ def keep_window(
     *,
     dry_run: bool,
 ) -> WindowReport:
-    """Keep a moving window: drop the oldest rows along a dimension in one commit; see
-    `Repository.keep_window`."""
+    """Drop the oldest rows along a dimension in one commit; see `Repository.keep_window`."""
     if not (keep >= timedelta(0) if isinstance(keep, timedelta) else keep >= 0):
         raise _make_error(f"its length must not be negative, which would drop every label: {keep}")
     for attempt in range(_TRIES):
@@ -110,7 +111,7 @@ def keep_window(
 
 
 def _find_cuts(session: Session, dim: str, keep: timedelta | float, *, exact: bool) -> list[_Cut]:
-    """Return where to cut each group that has a coordinate of the dimension."""
+    """Return where to cut each group that has a coordinate along the dimension."""
     workspace = session.workspace
     arrays: dict[str, list[NodeSnapshot]] = {}
     for path in workspace.paths():
@@ -156,7 +157,7 @@ def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
 
 
 def _read_labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any]:
-    """Read the labels of a coordinate: times in microseconds, or numbers."""
+    """Read the labels of a coordinate as times in microseconds or as numbers."""
     attributes = _document(session.workspace.array(path)).get("attributes") or {}
     values = np.asarray(zarr.open_array(session.store, path=path, mode="r")[...])
     coding = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
@@ -196,7 +197,7 @@ def _count_decoded_bytes(node: NodeSnapshot) -> int:
 
 
 def _count_rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:
-    """Return the decoded size that a cut rewrites in an array: 0 if its chunks can move."""
+    """Return how many decoded bytes a cut rewrites in an array; 0 if its chunks can be moved."""
     node = session.workspace.array(path)
     if not row % _get_chunk_size(node, dim):
         return 0
@@ -205,7 +206,9 @@ def _count_rewritten_bytes(session: Session, path: str, dim: str, row: int) -> i
 
 
 def _drop_rows(session: Session, path: str, dim: str, row: int) -> None:
-    """Drop the first rows of an array: move its chunks, or rewrite it if the rows are not whole chunks."""
+    """Drop the first rows of an array by moving its chunks, or by rewriting it if the cut is inside a
+    chunk.
+    """
     node = session.workspace.array(path)
     axis, size = find_axis(node, dim) or 0, _get_chunk_size(node, dim)
     array = zarr.open_array(session.store, path=path, mode="r+")

@@ -1,4 +1,4 @@
-"""The catalogue of checksums, which is stored next to the repository's objects.
+"""The checksum catalogue, which is stored next to the repository's objects.
 
 Its files are below `icefloe/checksums/`. Official readers and garbage collection ignore this folder, and
 clones do not copy it. Each file is one zstd frame with its own checksum. It contains magic bytes and
@@ -52,7 +52,7 @@ Rows = NDArray[np.void]
 
 
 class Catalogue:
-    """The catalogue of recorded checksums, one row per object, stored next to the repository's objects."""
+    """The checksum catalogue: one row per object with a recorded checksum."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -68,8 +68,9 @@ class Catalogue:
         return self.rows[start:stop]
 
     def find(self, kind: str, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
-        """Find the rows of some objects in the checksum catalogue, and a mask of the objects that
-        have a row."""
+        """Find the rows of some objects in the checksum catalogue, and a mask of the objects that have
+        one.
+        """
         rows = self.of(kind)
         if not len(rows):
             return rows, np.zeros(len(ids), np.bool_)
@@ -79,8 +80,8 @@ class Catalogue:
         return rows[places[there]], there
 
     def with_new_parents(self, rows: Rows) -> Ids:
-        """Return the snapshots in the checksum catalogue of which only the parent changed, if the new parent
-        is also in the catalogue.
+        """Return the recorded snapshots of which only the parent changed, if the catalogue contains the new
+        parent.
         """
         content, parents = (
             select_kind(rows, WITHOUT_PARENT),
@@ -97,26 +98,26 @@ class Catalogue:
 
 
 def make_repo_info_row(data: bytes, newest_us: int) -> Rows:
-    """Return the catalogue row with the checksum of a repo info file, by the time of its newest entry."""
+    """Return the catalogue row for a repo info file, identified by the time of its newest entry."""
     row = (KINDS.index(REPO_INFO), to_time_ids(np.array([newest_us])).tobytes(), len(data), _hash(data))
     return np.array([row], _ROW)
 
 
 def to_time_ids(times_us: NDArray[Any]) -> Ids:
-    """Convert times to ids in the same order, for rows of the checksum catalogue."""
+    """Convert times to ids that sort in the same order, for rows of the checksum catalogue."""
     ids = np.zeros((len(times_us), OBJECT_ID), np.uint8)
     ids[:, :8] = times_us.astype(">u8").view(np.uint8).reshape(-1, 8)
     return ids
 
 
 def select_kind(rows: Rows, kind: str) -> Rows:
-    """Return the rows of the checksum catalogue for one kind of object, in their order."""
+    """Select the rows of the checksum catalogue for one kind of object, in their original order."""
     found: Rows = rows[rows["kind"] == KINDS.index(kind)]
     return found
 
 
 def load(storage: Storage) -> Catalogue:
-    """Load the checksum catalogue of a repository; raise FormatError for a damaged file."""
+    """Load the checksum catalogue of a repository. Raise FormatError if a file is damaged."""
     parts = [_read(storage, key) for key in sorted(_files(storage))]
     return Catalogue(_sort_rows(np.concatenate([np.zeros(0, _ROW), *parts])))
 
@@ -144,7 +145,7 @@ def record(storage: Storage, rows: Rows) -> None:
 def compute_digests(
     storage: Storage, listings: Sequence[ObjectListing], executor: Executor, progress: Progress | None = None
 ) -> Iterator[Rows]:
-    """Compute the checksums of objects for the catalogue batch by batch. Missing objects have none."""
+    """Compute object checksums for the catalogue in batches. Missing objects have none."""
     batches = [batch for listing in listings for batch in listing.batches()]
     done, total = 0, sum(map(len, listings))
     results = executor.map(Task(partial(_digest, storage), "checksums"), batches)
@@ -188,7 +189,7 @@ def _hash(data: bytes) -> bytes:
 
 
 def get_row_ids(rows: Rows) -> Ids:
-    """Return the object ids of rows in the checksum catalogue, in their order."""
+    """Return the object ids of checksum catalogue rows, in the same order."""
     found: Ids = np.ascontiguousarray(rows["id"]).view(np.uint8).reshape(-1, 12)
     return found
 
@@ -208,7 +209,7 @@ def _read(storage: Storage, key: str) -> Rows:
 
 
 def _sort_rows(rows: Rows) -> Rows:
-    """Sort rows by kind and id, and keep the last of equal rows."""
+    """Sort rows by kind and id, and keep only the last row of each object."""
     order = np.lexsort((view_id_keys(get_row_ids(rows)), rows["kind"]))
     rows = rows[order]
     last = np.ones(len(rows), np.bool_)

@@ -1,4 +1,4 @@
-"""Record checksums of objects, and compare objects with them."""
+"""Record object checksums, and verify objects against them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_checksums(
 
 
 def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progress: Progress | None) -> int:
-    """Record the checksums of used objects that have none yet. Return their number."""
+    """Record checksums of used objects that have none yet, and return how many were recorded."""
     storage.check_writable()
     snapshots = list_reachable_snapshots(refs)
     manifests = list_manifests_used(storage, snapshots, executor)
@@ -79,7 +79,7 @@ def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progr
 
 
 def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
-    """Record the checksums of restored objects again, if they had checksums before."""
+    """Replace the checksums of restored objects that already had one."""
     column = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID)
     if not len(column):
         return
@@ -93,7 +93,7 @@ def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
 def _with_new_parents(
     storage: Storage, known: Catalogue, listed: ObjectListing, snapshots: Ids, executor: Executor
 ) -> Rows:
-    """Return the checksums of snapshot files that an expiration rewrote with another parent."""
+    """Return the checksums of snapshot files that an expiration rewrote with a different parent."""
     recorded, _ = known.find(catalogue.WITHOUT_PARENT, snapshots)
     again = listed.take(is_member(listed.ids, get_row_ids(recorded)))
     rows = np.concatenate([recorded[:0], *catalogue.compute_digests(storage, [again], executor)])
@@ -101,7 +101,7 @@ def _with_new_parents(
 
 
 def _find_recorded(known: Catalogue, listed: ObjectListing, ids: Ids, report: Findings) -> ObjectListing:
-    """Return the used objects with a recorded checksum that exist, and report missing ones."""
+    """Return the existing used objects that have a recorded checksum, and report missing ones."""
     recorded = ids[known.find(listed.folder, ids)[1]]
     there = is_member(recorded, listed.ids)
     reported = {found.object for found in report.findings}
@@ -135,7 +135,7 @@ def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> Non
 
 
 def _compute_repo_info_row(storage: Storage, known: Catalogue) -> Rows:
-    """Return the checksum of the repo info file, unless its current state is already recorded."""
+    """Return the checksum row of the repo info file, unless its current state is already recorded."""
     found = _read_repo_info(storage)
     if found is None:
         return known.rows[:0]
@@ -144,7 +144,7 @@ def _compute_repo_info_row(storage: Storage, known: Catalogue) -> Rows:
 
 
 def _read_repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
-    """Read the repo info file: its bytes, its ops log, and True if the log is complete."""
+    """Read the repo info file. Return its bytes, its ops log, and True if the log is complete."""
     try:
         data, _ = storage.get(REPO_PATH)
     except ObjectNotFoundError:
@@ -154,7 +154,7 @@ def _read_repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
 
 
 def _check_repo_info(storage: Storage, known: Catalogue, report: Findings) -> None:
-    """Check that the repo info file has the recorded bytes, or a newer entry in its ops log."""
+    """Check that the repo info file matches its recorded checksum or has a newer entry in its ops log."""
     recorded = known.of(catalogue.REPO_INFO)
     try:
         found = _read_repo_info(storage) if len(recorded) else None

@@ -1,4 +1,4 @@
-"""Levels, findings and reports of verifications."""
+"""Verification levels, findings and reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ VerifyLevel: TypeAlias = Literal["graph", "objects", "sources", "chunks"]
 
 
 class Level(StrEnum):
-    """The level of findings that a verification looks for.
+    """The verification level, which decides what is checked.
 
-    Each level includes the checks of those before it.
+    Each level includes the checks of all previous levels.
     """
 
     GRAPH = "graph"
@@ -30,14 +30,14 @@ class Level(StrEnum):
     """Also check that zarr can decode all chunks."""
 
     def includes(self, other: Level) -> bool:
-        """Return True if this level of findings is at least as deep as another."""
+        """Return True if this verification level is at least as thorough as another."""
         levels = list(Level)
         return levels.index(self) >= levels.index(other)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding of a verification: a problem with one object."""
+    """A problem with one object, found by a verification."""
 
     kind: str
     """`missing`, `unreadable`, `disagrees`, `size`, `count`, `extents`, `grid` or `short`; for sources also
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Report):
-    """The report of a verification with all its findings, and the numbers of objects that it checked."""
+    """The report of a verification: all findings, and how many objects were checked."""
 
     level: Level
     """The level of the verification."""
@@ -78,12 +78,11 @@ class VerifyReport(Report):
     checksums: int = 0
     """Number of objects that were compared with a recorded checksum."""
     skipped: int = 0
-    """Number of snapshots that were skipped, because an earlier incremental verification found them
-    intact."""
+    """Number of snapshots skipped because an earlier incremental verification found them intact."""
 
     @property
     def ok(self) -> bool:
-        """True if the verification has no findings."""
+        """True if the verification found no problems."""
         return not self.findings
 
     def _render_verdict(self) -> str:
@@ -103,7 +102,7 @@ class VerifyReport(Report):
 
 
 class Findings:
-    """The findings of a verification in progress, and the numbers of objects that it has checked."""
+    """The findings of a verification in progress, and how many objects it has checked."""
 
     def __init__(self, level: Level) -> None:
         self.level = level
@@ -113,7 +112,7 @@ class Findings:
 
     @property
     def ok(self) -> bool:
-        """True if a verification in progress has no findings so far."""
+        """True if a verification in progress has found no problems so far."""
         return not self.findings
 
     def report(self) -> VerifyReport:

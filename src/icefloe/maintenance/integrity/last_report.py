@@ -1,4 +1,4 @@
-"""The report of the last verification, stored next to the checksums.
+"""The report of the last verification, which is stored next to the checksums.
 
 The file is `icefloe/verified/report.json`. Official readers and garbage collection ignore it, and clones do
 not copy it. Its size is limited, and it contains no secrets.
@@ -26,12 +26,12 @@ _LARGEST_FILE: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerificationRecord(Report):
-    """The record of the last verification: its report and time, as stored in the repository."""
+    """The stored record of the last verification: its report and when it ended."""
 
     report: VerifyReport
     """The report, with at most the first 1000 findings and shortened messages."""
     verified_at: datetime
-    """The time at which the verification ended."""
+    """When the verification ended."""
     findings_total: int
     """Number of findings, including those that were not recorded."""
     snapshot_id: str | None = None
@@ -41,14 +41,14 @@ class VerificationRecord(Report):
 
     @property
     def ok(self) -> bool:
-        """True if the last recorded verification had no findings."""
+        """True if the last recorded verification found no problems."""
         return not self.findings_total
 
 
 def record_report(
     storage: Storage, report: VerifyReport, *, snapshot_id: str | None = None, with_checksums: bool = False
 ) -> VerificationRecord:
-    """Record the report of a verification as the last: at most 1000 findings, without secrets."""
+    """Record a report as that of the last verification, with at most 1000 findings and without secrets."""
     storage.check_writable()
     kept = tuple(_shorten(each) for each in report.findings[:_MAX_FINDINGS])
     counts = {name: getattr(report, name) for name in _COUNTS}
@@ -66,7 +66,7 @@ def record_report(
 
 
 def last_verification(storage: Storage) -> VerificationRecord | None:
-    """Read the recorded report of the last verification, as `icefloe verify` writes it.
+    """Read the report of the last verification, as recorded by `icefloe verify`.
 
     Parameters
     ----------

@@ -46,13 +46,12 @@ if TYPE_CHECKING:
     from icefloe.session import Session
 
 ReadChunk: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
-"""A function that returns a chunk, given the path of its array and its coordinates: stored bytes, values, or
-None."""
+"""A function that takes an array path and chunk coordinates, and returns stored bytes, values or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSource:
-    """A source of chunks for a repair: a function of an array's path and a chunk's coordinates.
+    """A source of chunks for a repair: a function that takes an array path and chunk coordinates.
 
     Parameters
     ----------
@@ -67,7 +66,7 @@ class ChunkSource:
 
     @staticmethod
     def from_session(session: Session) -> ChunkSource:
-        """Create a source of chunks for a repair from a session, for example of a clone.
+        """Create a chunk source for a repair from a session, for example on a clone.
 
         Parameters
         ----------
@@ -89,23 +88,22 @@ class ChunkSource:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport(Report):
-    """The result of a repair: the damage that it found, and the actions that it took or, with `dry_run`,
-    would take."""
+    """The result of a repair: the damage found, and the actions taken or, with `dry_run`, planned."""
 
     dry_run: bool
     """True if nothing was written."""
     snapshot_id: str | None = None
-    """The commit with the repair."""
+    """The snapshot id of the repair commit."""
     actions: tuple[Action, ...] = ()
     """One tuple per problem: the object, its referrer, the problem and the action."""
 
     @property
     def complete(self) -> bool:
-        """True if a repair left no damage."""
+        """True if the repair left no damage."""
         return all(action != LEFT for *_, action in self.actions)
 
     def table(self) -> Table:
-        """Return the problems of a repair as a table: object, where, problem, action.
+        """Return the damage found by a repair as a table: object, where, problem, action.
 
         Returns
         -------
@@ -120,7 +118,7 @@ Action: TypeAlias = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """The actions of a repair in progress."""
+    """The actions taken by a repair in progress."""
 
     dry_run: bool
     drop: bool
@@ -131,8 +129,9 @@ RESTORED, DROPPED, LEFT = "restored", "dropped", "left unchanged"
 RELOCATED = "relocated"
 _GONE = ("missing", "unreadable")
 _LOST_SOURCE = ("missing", "changed", "short")
-"""The kinds of findings that mean that a file is lost. They exclude unreachable files, which may be
-intact."""
+"""The kinds of findings that mean that a file is lost. Unreachable files may be intact, so they are
+excluded.
+"""
 
 
 def repair(
@@ -147,7 +146,7 @@ def repair(
     dry_run: bool,
     message: str,
 ) -> RepairReport:
-    """Repair the findings of a verification in one commit; see `Repository.repair`."""
+    """Repair the problems found by a verification in one commit; see `Repository.repair`."""
     report = Repairs(dry_run, drop)
     _drop_snapshots(refs, assets, findings, report)
     _rebuild_logs(refs, assets, findings, report)
@@ -219,7 +218,7 @@ def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Findi
 
 
 def _find_children(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId, set[SnapshotId]]:
-    """Return the children of lost snapshots; empty if the first snapshot, their new parent, is lost."""
+    """Return the children of lost snapshots; empty if the first snapshot, their new parent, is also lost."""
     found: dict[SnapshotId, set[SnapshotId]] = {}
     if not lost or INITIAL_SNAPSHOT_ID in lost:
         return found
@@ -256,7 +255,7 @@ def _remove_lost(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """The manifests and chunks of an array that were lost and that a repair has to restore or remove."""
+    """The lost manifests and chunks of an array, which a repair restores or drops."""
 
     node: NodeSnapshot
     manifests: tuple[ManifestRef, ...]
@@ -264,20 +263,20 @@ class Lost:
     """The coordinates of chunks whose object is missing, too short or damaged."""
 
     def chunks(self) -> Iterator[tuple[int, ...]]:
-        """Yield the coordinates of all chunks of an array that may be lost, for a repair."""
+        """Yield the coordinates of all chunks of an array that may be lost."""
         yield from map(tuple, self.coords.tolist())
         for ref in self.manifests:
             yield from self.extents(ref)
 
     def extents(self, ref: ManifestRef) -> Iterator[tuple[int, ...]]:
-        """Return the extents of a lost manifest for its repair; the whole grid if they are not known."""
+        """Return the extents of a lost manifest, or the whole chunk grid if they are unknown."""
         data = self.node.node_data
         grid = [range(d.num_chunks) for d in data.shape] if isinstance(data, ArrayNodeData) else []
         return product(*(ref.extents if len(ref.extents) == len(grid) else grid))
 
 
 def _find_lost(workspace: Workspace, listed: ObjectListing, damaged: set[ChunkId]) -> Iterator[Lost]:
-    """Yield the arrays of a snapshot with lost manifests or chunks."""
+    """Yield the arrays of a snapshot that have lost manifests or chunks."""
     for node in workspace.base.nodes:
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
@@ -362,7 +361,7 @@ def _forget_manifests(workspace: Workspace, node: NodeSnapshot, gone: set[Manife
 
 
 def _as_source(sources: ReadChunk | Mapping[str, ReadChunk] | None) -> ReadChunk | None:
-    """Combine sources for single arrays to one source."""
+    """Combine the chunk sources of single arrays into one."""
     if not isinstance(sources, Mapping):
         return sources
     table = dict(sources)
@@ -386,7 +385,7 @@ def _write_values(session: Session, path: str, coords: tuple[int, ...], values: 
 
 
 def _find_broken_sources(findings: Sequence[Finding]) -> dict[str, str]:
-    """Map the damaged files of virtual references to their problems."""
+    """Map each damaged source file of virtual references to its problem."""
     return {
         found.object: found.kind
         for found in findings
@@ -400,7 +399,7 @@ def _repair_virtual(
     relocate: Mapping[str, str],
     report: Repairs,
 ) -> None:
-    """Change references to missing files to their new locations, or drop them on request.
+    """Change references to missing files to the new locations of these files, or drop them on request.
 
     The version of a file at its new location is unknown, so the new references have no checksum.
     """
@@ -421,7 +420,7 @@ def _repair_virtual(
 def _find_references_to(
     workspace: Workspace, broken: set[str]
 ) -> Iterator[tuple[NodeSnapshot, ArrayManifest]]:
-    """Yield the references of each array that point to some files."""
+    """Yield, for each array, the references that point to the given files."""
     for node in list(workspace.base.nodes):
         data = node.node_data
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
@@ -443,7 +442,7 @@ def _group_by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.in
 def _relocate(
     workspace: Workspace, refs: ArrayManifest, location: str, relocate: Mapping[str, str]
 ) -> ArrayManifest | None:
-    """Return references to a file at its new location; None if it does not exist there."""
+    """Return references to a file at its new location, or None if it does not exist there."""
     prefixes = [prefix for prefix in relocate if location.startswith(prefix)]
     if not prefixes:
         return None
@@ -456,7 +455,7 @@ def _relocate(
 
 
 def _encode_prefix(prefix: str) -> str:
-    """Encode the path of a file URL as in stored locations, so that both can be compared."""
+    """Percent-encode the path of a file URL as in stored locations, so that both can be compared."""
     return to_stored_form(prefix) if prefix[:5].lower() == "file:" else prefix
 
 

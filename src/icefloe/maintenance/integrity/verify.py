@@ -1,6 +1,6 @@
-"""Verify snapshots, and record intact snapshots.
+"""Verify snapshots, and record the intact ones.
 
-The record is stored next to the repository's objects, for incremental verifications.
+The record is stored next to the repository's objects and used by incremental verifications.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def verify(
     incremental: bool = False,
     dry_run: bool = False,
 ) -> VerifyReport:
-    """Verify some snapshots: run all checks of a level; see `Repository.verify`."""
+    """Run all checks of a verification level on the given snapshots; see `Repository.verify`."""
     depth = as_level(level)
     done = _load(assets.storage, depth) if incremental else NO_IDS
     wanted = snapshots[~is_member(snapshots, done)]
@@ -64,16 +64,14 @@ def verify(
 
 
 def as_level(level: str) -> Level:
-    """Return the level to verify by name; raise ValueError for an unknown name."""
+    """Return the verification level with a name. Raise ValueError if there is none."""
     if level not in list(Level):
         raise ValueError(f"unknown level {level!r}; choose one of {', '.join(Level)}")
     return Level(level)
 
 
 def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool) -> Ids:
-    """List the snapshots to verify: a single snapshot, a snapshot with its ancestors, or all reachable
-    snapshots.
-    """
+    """List the snapshots to verify: one snapshot, one with its ancestors, or all reachable ones."""
     if tip is None:
         if not history:
             raise ValueError("history=False requires a version; pass branch, tag or snapshot_id")
@@ -82,7 +80,8 @@ def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history:
 
 
 def _find_around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
-    """Return the verified parents of some snapshots, and the snapshots that directly follow another snapshot.
+    """Return the already verified parents of some snapshots, and the snapshots that directly follow another
+    one.
 
     For the latter, only the changes in the transaction log need to be checked. A snapshot that inherited logs
     of expired snapshots does not directly follow its parent.
@@ -112,13 +111,13 @@ def _open_array(
 
 
 def _load(storage: Storage, level: Level) -> Ids:
-    """Return the snapshots that were verified at this level or a deeper one. Ignore unreadable records."""
+    """Return the snapshots that were verified at this level or a higher one. Ignore unreadable records."""
     found = [_read(storage, each) for each in Level if each.includes(level)]
     return sort_ids(np.concatenate([NO_IDS, *found]))
 
 
 def _record_verified(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
-    """Record snapshots as verified, and remove snapshots that no longer exist."""
+    """Record snapshots as verified, and forget snapshots that no longer exist."""
     known = sort_ids(np.concatenate([_read(storage, level), verified]))
     ids = encode_column(known[is_member(known, sort_ids(there))])
     storage.put(_make_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())

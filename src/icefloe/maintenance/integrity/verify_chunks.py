@@ -1,4 +1,4 @@
-"""Verification of chunks: read and decode them with the codecs of their arrays."""
+"""Verify chunks by decoding them with the codecs of their arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import zarr
 
 OpenArray = Callable[[SnapshotId, str], "zarr.Array[Any]"]
-"""A function that opens an array of a snapshot by path."""
+"""A function that opens the array at a path in a snapshot."""
 
 
 def check_chunks(
@@ -37,7 +37,7 @@ def check_chunks(
     report: Findings,
     after: Ids = NO_IDS,
 ) -> None:
-    """Verify the chunks of some snapshots by decoding them. Shared chunks are decoded once.
+    """Verify the chunks of some snapshots by decoding them. Chunks in several snapshots are decoded once.
 
     The snapshots in `after` directly follow verified snapshots, so only the chunks in their transaction logs
     are decoded.
@@ -103,7 +103,7 @@ def _check_array(
 
 
 def _list_keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
-    """Yield a key for each chunk. Keys are equal if position, stored bytes and metadata are equal."""
+    """Yield a key for each chunk. Two keys are equal if position, stored bytes and metadata are equal."""
     start = blake2b(node.id + node.user_data, digest_size=16)
     for row in range(len(refs)):
         key = start.copy()

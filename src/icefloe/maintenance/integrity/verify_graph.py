@@ -48,7 +48,7 @@ _KEY: Final = np.dtype([("node", "S8"), ("manifest", "S12"), ("digest", "<u8")])
 _FACTOR: Final = 0x9E3779B97F4A7C15
 _MANY_REFS: Final = 100_000
 """The number of references above which only two manifests are checked at the same time. Half a million
-references take up to 300 MB.
+references use up to 300 MB.
 """
 _checking_large = tuple(fork_safe_lock() for _ in range(2))
 
@@ -65,8 +65,8 @@ def verify_graph(
 ) -> Findings:
     """Verify the metadata files and chunk objects of some snapshots, or of all reachable snapshots.
 
-    The content of `settled` snapshots was verified before and is not checked again. With `checksums`, all
-    objects with a recorded checksum are read.
+    The content of `settled` snapshots has already been verified and is not checked again. With `checksums`,
+    all objects with a recorded checksum are read.
     """
     storage, report = assets.storage, Findings(level)
     wanted = list_reachable_snapshots(refs) if snapshots is None else snapshots
@@ -171,7 +171,9 @@ def _compare_with_repo_info(snapshot: Snapshot, info: SnapshotInfo | None) -> It
 
 
 class _SnapshotFile:
-    """A decoded snapshot file. It is pickled as its bytes, which are smaller, and decoded again."""
+    """A decoded snapshot file. It is pickled as its bytes, which are smaller, and decoded again on
+    unpickling.
+    """
 
     __slots__ = ("_data", "_id", "value")
 
@@ -196,21 +198,19 @@ def _report_unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Findin
 
 
 def _find_existing(folder: str, wanted: Ids, listed: ObjectListing, where: str, report: Findings) -> Ids:
-    """Return the ids of existing objects, and report the others as missing."""
+    """Return the ids of existing objects, and report the missing ones."""
     there = is_member(wanted, listed.ids)
     for name in encode_column(wanted[~there]):
         report.findings.append(Finding("missing", f"{folder}/{name}", where, "the file does not exist"))
     return wanted[there]
 
 
-# Claims of snapshots about the parts of arrays that manifests contain
+# Claims that snapshots make about which parts of an array a manifest contains
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of a snapshot about the part of an array in a manifest, which verification of the object
-    graph checks.
-    """
+    """What a snapshot claims about a manifest: which part of an array it contains."""
 
     manifest: ManifestId
     node: NodeId
@@ -222,16 +222,16 @@ class Claim:
 
 
 class Claims:
-    """The distinct claims of many snapshots about their manifests, to verify the object graph.
+    """The distinct claims that many snapshots make about the contents of their manifests.
 
-    Most snapshots repeat the claims of their parent.
+    Most snapshots repeat their parent's claims.
     """
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
 
     def new_in(self, snapshot: Snapshot) -> Iterator[Claim]:
-        """Yield the claims about manifests that no earlier snapshot made, to verify the object graph."""
+        """Yield a snapshot's claims about its manifests that no earlier snapshot made."""
         columns = snapshot.nodes.columns
         arrays = columns["node_data"].tables.get(ARRAY_NODE) if len(columns) else None
         if arrays is None or not len(arrays["manifests"].items):
@@ -261,7 +261,7 @@ def _make_keys(
 
 
 def _digest(values: NDArray[Any], splits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash each list of numbers to 64 bits, as a sum of products with an odd factor per position."""
+    """Hash each row of numbers to 64 bits, as a sum of products with an odd factor per position."""
     lengths = np.diff(splits)
     places = expand_ranges(np.zeros(len(lengths), np.int64), lengths).astype(np.uint64)
     mixed = (values.astype(np.uint64) + np.uint64(1)) * (
@@ -379,7 +379,7 @@ def _check_manifest(
         try:
             return _check_manifest_content(storage, follow, task)
         finally:
-            release_freed_memory()  # otherwise each thread keeps the memory of one manifest
+            release_freed_memory()  # otherwise each thread keeps one manifest in memory
 
 
 def _check_manifest_content(

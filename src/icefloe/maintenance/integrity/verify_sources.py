@@ -1,4 +1,4 @@
-"""Verification of the files of virtual references, with one request per file."""
+"""Verify the source files of virtual references, with one request per file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from icefloe.maintenance.integrity.findings import Finding, Findings
 from icefloe.storage.base import ObjectNotFoundError
 
 Sources: TypeAlias = dict[tuple[bytes, Checksum | None], int]
-"""The end of the last referenced range of each file, by location and recorded version."""
+"""The end of the last referenced byte range in each file, by location and recorded version."""
 
 
 def find_sources(refs: ArrayManifest) -> Sources:
-    """Find the source files to verify: those to which the virtual references of an array point."""
+    """Find the source files that the virtual references of an array point to."""
     rows = np.flatnonzero(refs.kind == VIRTUAL)
     found: Sources = {}
     if not len(rows):
@@ -38,7 +38,7 @@ def find_sources(refs: ArrayManifest) -> Sources:
 
 
 def merge_sources(parts: Iterable[Sources]) -> Sources:
-    """Merge the source files to verify of several manifests."""
+    """Merge the source files referenced by several manifests."""
     found: Sources = {}
     for part in parts:
         for key, end in part.items():
@@ -47,7 +47,7 @@ def merge_sources(parts: Iterable[Sources]) -> Sources:
 
 
 def check_sources(sources: Sources, reader: VirtualReader, executor: Executor, report: Findings) -> None:
-    """Verify the source files of virtual references: request the last referenced byte of each."""
+    """Verify the source files of virtual references by requesting the last referenced byte of each."""
     for finding in executor.map(Task(partial(_check, reader), "sources"), sources.items()):
         report.counts["sources"] += 1
         if finding is not None:

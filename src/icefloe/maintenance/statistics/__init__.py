@@ -1,1 +1,1 @@
-"""Chunk statistics: smallest and largest value, missing values, sums and squared deviations."""
+"""Chunk statistics: minimum, maximum, missing values, sums and squared deviations."""

@@ -1,8 +1,8 @@
-"""Collect chunk statistics, either while decoded blocks are written, or later by reading chunks.
+"""Collect chunk statistics, either while decoded blocks are written or later by reading chunks.
 
-A writer that has decoded blocks in memory adds them to a `Collector`, whose result is small and can be
-sent to the process that commits. After the commit, `record_statistics` writes the files of the new manifests.
-`fill_statistics` reads chunks without statistics in parallel.
+A writer that has decoded blocks in memory adds them to a `Collector`, whose result is small and can be sent
+to the process that commits. After the commit, `record_statistics` writes the statistics files for the new
+manifests. `fill_statistics` reads chunks without statistics in parallel.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from icefloe.maintenance.statistics.summarize import Row, summarize, to_statisti
 from icefloe.session import Session
 
 _TASK_BYTES: Final = 64 << 20
-"""The decoded size in bytes of the chunks that a task reads."""
+"""The decoded size in bytes of the chunks that each task reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collected:
-    """The statistics that a writer collected from the chunks of one array."""
+    """Chunk statistics of one array, collected by a writer."""
 
     path: str
     node: NodeId
@@ -53,16 +53,16 @@ class Collected:
 
 
 class Collector:
-    """A collector of statistics from the blocks that a session or fork writes."""
+    """Collects chunk statistics from the blocks that a session or fork writes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._arrays: dict[str, _WrittenArray | None] = {}
 
     def add(self, path: str, box: Sequence[slice], values: NDArray[Any]) -> None:
-        """Collect statistics from a block of values that was written to a box of an array.
+        """Collect statistics from a block of values that was written to a region of an array.
 
-        Chunks that are completely inside the box get statistics if the codecs of the array are lossless.
+        Chunks that lie completely inside the region get statistics if the array's codecs are lossless.
         """
         path = "/" + path.strip("/")
         if path not in self._arrays:
@@ -72,7 +72,7 @@ class Collector:
             array.add(box, values)
 
     def finish(self) -> tuple[Collected, ...]:
-        """Return the collected statistics with the fingerprints of the written references."""
+        """Return the collected statistics with the fingerprints of the written chunk references."""
         found = (
             _join_references(self._session, path, array)
             for path, array in self._arrays.items()
@@ -87,7 +87,7 @@ class _WrittenArray:
     grid: Grid
     meaning: Meaning
     rows: dict[tuple[int, ...], Row]
-    """The statistics by chunk coordinates."""
+    """The statistics of each chunk, by chunk coordinates."""
 
     def add(self, box: Sequence[slice], values: NDArray[Any]) -> None:
         if values.dtype != self.meaning.coding.stored:
@@ -115,7 +115,7 @@ def _open_array(session: Session, path: str) -> _WrittenArray | None:
 
 
 def _join_references(session: Session, path: str, array: _WrittenArray) -> Collected | None:
-    """Join statistics with the references that the session has written."""
+    """Join statistics with the chunk references that the session has written."""
     delta = session._workspace.changes.chunks.get(array.node.id)
     if delta is None or not array.rows:
         return None
@@ -140,7 +140,7 @@ def _join_references(session: Session, path: str, array: _WrittenArray) -> Colle
 
 
 def record_statistics(session: Session, collected: Iterable[Collected]) -> int:
-    """Record the statistics that tasks collected for a commit in files, and return the number of files.
+    """Write the statistics that tasks collected for a commit to files, and return the number of files.
 
     `session` is the session after its commit. Chunks keep statistics that other manifests had. A failure is
     only logged, because the data is already committed, and queries read chunks without statistics.
@@ -165,7 +165,7 @@ def record_statistics(session: Session, collected: Iterable[Collected]) -> int:
 
 
 def _write_files(session: Session, found: ChunkStatistics, new: NDArray[np.bool_]) -> int:
-    """Write a file for each manifest that has new statistics."""
+    """Write a statistics file for each manifest that has new statistics."""
     chunks, storage, written = found.chunks, session._assets.storage, 0
     data = chunks.node.node_data
     for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
@@ -179,7 +179,7 @@ def _write_files(session: Session, found: ChunkStatistics, new: NDArray[np.bool_
 
 
 def collect_after_commit(session: Session, paths: Sequence[str]) -> None:
-    """Collect statistics from the new chunks of arrays after their commit. Failures are logged."""
+    """Collect statistics from the new chunks of arrays after a commit. Failures are only logged."""
     try:
         fill_statistics(session, session.executor, [path for path in paths if _is_data(session, path)])
     except Exception as error:  # noqa: BLE001 - codecs raise anything, and the data are committed
@@ -187,7 +187,7 @@ def collect_after_commit(session: Session, paths: Sequence[str]) -> None:
 
 
 def _is_data(session: Session, path: str) -> bool:
-    """Return whether there is an array at a path in which icefloe does not keep ledgers or records."""
+    """Return True if there is an array at the path and it is not one of icefloe's ledgers or records."""
     node = None if is_within(path, LEDGERS) else session._workspace.node(path)
     return node is not None and isinstance(node.node_data, ArrayNodeData)
 
@@ -211,8 +211,8 @@ class StatisticsReport(Report):
 def collect_statistics(
     sessions: Iterable[Session], executor: Executor, paths: Sequence[str] | None = None
 ) -> StatisticsReport:
-    """Collect and record statistics from those chunks of several snapshots that have none, as `icefloe
-    analyze` does.
+    """Collect and record statistics of the chunks in several snapshots that have none, as `icefloe
+    statistics` does.
     """
     reports = [fill_statistics(session, executor, paths) for session in sessions]
     arrays = dict.fromkeys(path for report in reports for path in report.arrays)
@@ -224,7 +224,7 @@ def collect_statistics(
 def fill_statistics(
     session: Session, executor: Executor, paths: Sequence[str] | None = None
 ) -> StatisticsReport:
-    """Collect and record statistics from those chunks of some arrays that have none.
+    """Collect and record statistics of those chunks of some arrays that have none.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def fill_statistics(
     executor
         Runs the tasks, each of which reads some chunks.
     paths
-        Arrays; all by default.
+        The paths of arrays; all arrays by default.
     """
     session._assets.storage.check_writable()
     read = known = unchecked = files = 0
@@ -261,7 +261,7 @@ def fill_statistics(
 
 
 def _list_arrays(session: Session) -> list[str]:
-    """List the arrays with chunks, except those in which icefloe keeps ledgers and records."""
+    """List the arrays that have chunks, except icefloe's own ledgers and records."""
     workspace = session._workspace
     paths = [path for path in workspace.paths() if not is_within(path, LEDGERS)]
     return [node.path for node in workspace.arrays_with_chunks(paths)]
@@ -270,9 +270,9 @@ def _list_arrays(session: Session) -> list[str]:
 def read_statistics(
     session: Session, chunks: ArrayChunks, numbers: NDArray[np.int64], executor: Executor
 ) -> list[tuple[Rows, NDArray[np.int64]]]:
-    """Collect statistics from the values of chunks, given by their numbers in the grid.
+    """Compute statistics from the values of chunks, which are given by their numbers in the grid.
 
-    Returns rows in several parts, each with the numbers of its chunks.
+    Returns the statistics in several parts, each with the numbers of its chunks.
     """
     tasks = list(_make_tasks(session, chunks, numbers))
     found = executor.map(Task(_read_chunks, "chunk batches"), tasks) if tasks else ()

@@ -1,4 +1,4 @@
-"""Describe the values of arrays: cells, missing values, extremes, mean and standard deviation.
+"""Describe the values of arrays: cells, missing values, min, max, mean and standard deviation.
 
 Only chunks without statistics are read, on an executor. Nothing is recorded.
 """
@@ -22,15 +22,12 @@ from icefloe.maintenance.statistics.summarize import Statistics, join_halves
 from icefloe.session import Session
 
 _OUTLYING: Final = 5.0
-"""The distance from the mean of the earlier version, in standard deviations, at which a new extreme is
-flagged."""
+"""How many standard deviations from the earlier mean a new minimum or maximum must be to be flagged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description(Report):
-    """The description of an array: the distribution of its values, as xarray computes it without missing
-    values.
-    """
+    """Summary statistics of an array. Missing values are skipped, as in xarray."""
 
     path: str
     """Path of the array."""
@@ -41,23 +38,23 @@ class Description(Report):
     missing: int
     """The number of missing values."""
     minimum: Any
-    """Smallest value; None if all values are missing. Times are text."""
+    """Smallest value; None if all values are missing. Times are formatted as text."""
     mean: float | None
-    """Mean; None for arrays without numbers."""
+    """Mean; None for non-numeric arrays."""
     maximum: Any
-    """Largest value."""
+    """Largest value; None if all values are missing."""
     std: float | None
-    """Standard deviation of the population, as numpy and xarray compute it."""
+    """Population standard deviation, as in numpy and xarray."""
     chunks: int
-    """Number of chunks of the grid."""
+    """Number of chunks in the grid."""
     chunks_read: int
-    """Number of chunks without statistics, which were read."""
+    """Number of chunks that were read because they had no statistics."""
 
 
 def describe_array(
     session: Session, path: str, executor: Executor, *, statistics: bool = True
 ) -> Description:
-    """Describe the distribution of an array's values; without `statistics`, from its chunks only."""
+    """Compute summary statistics of an array. Without `statistics`, read all of its chunks."""
     found = complete_statistics(session, path, executor, use_files=statistics)
     if found is None:
         return _describe_without_chunks(session, path)
@@ -73,8 +70,7 @@ def describe_array(
 def complete_statistics(
     session: Session, path: str, executor: Executor, *, use_files: bool = True
 ) -> tuple[ChunkStatistics, int] | None:
-    """Load the statistics to describe an array, read the chunks that have none, and return how many were
-    read.
+    """Load the statistics of an array, read the chunks that have none, and return how many were read.
 
     Return None if the array has no chunks, or if its data type has no statistics.
     """
@@ -91,7 +87,9 @@ def complete_statistics(
 
 
 def find_extremes(found: ChunkStatistics) -> tuple[Any, Any]:
-    """Describe the extremes of an array, decoded from its chunk statistics; None if none are known."""
+    """Return the decoded minimum and maximum of an array from its chunk statistics, or None if none are
+    known.
+    """
     meaning, rows = found.meaning, found.rows
     there = found.known & (rows.nulls < found.cells)
     if not meaning.has_extremes or not there.any():
@@ -102,7 +100,7 @@ def find_extremes(found: ChunkStatistics) -> tuple[Any, Any]:
 
 
 def decode_extremes(meaning: Meaning, pair: NDArray[Any]) -> tuple[Any, Any]:
-    """Decode extremes to describe an array, the smaller one first: a negative scale factor reverses them."""
+    """Decode a stored minimum and maximum. A negative scale factor swaps them."""
     if meaning.coding.times is not None:
         first, last = meaning.coding.times.texts(meaning.coding.times.microseconds(pair)).tolist()
         return first, last
@@ -114,9 +112,7 @@ def decode_extremes(meaning: Meaning, pair: NDArray[Any]) -> tuple[Any, Any]:
 
 
 def compute_moments(found: ChunkStatistics) -> tuple[float | None, float | None]:
-    """Compute mean and standard deviation to describe an array, from chunk statistics; None for other
-    types.
-    """
+    """Compute mean and standard deviation from chunk statistics; None for non-numeric types."""
     if not found.meaning.has_sums:
         return None, None
     counts = np.where(found.known, found.cells - found.rows.nulls, 0)
@@ -131,7 +127,7 @@ def compute_moments(found: ChunkStatistics) -> tuple[float | None, float | None]
 
 
 def sum_values(rows: Statistics, meaning: Meaning) -> float | int:
-    """Sum the values of an array to describe it, from its chunk statistics: exactly if they are integers."""
+    """Sum the values of an array from its chunk statistics. Sums of integers are exact."""
     if meaning.is_integer:
         return join_halves(rows.high, rows.low)
     return math.fsum(rows.total.tolist()) if bool(np.isfinite(rows.total).all()) else float(rows.total.sum())
@@ -140,13 +136,13 @@ def sum_values(rows: Statistics, meaning: Meaning) -> float | int:
 def combine_deviations(
     totals: NDArray[np.float64], m2: NDArray[np.float64], counts: NDArray[np.int64], mean: float
 ) -> float:
-    """Combine squared deviations to describe an array: from the means of chunks to the mean of the array."""
+    """Combine the chunks' squared deviations from their own means into deviations from the overall mean."""
     between = totals / counts - mean
     return float(m2.sum() + (counts * between * between).sum())
 
 
 def _describe_without_chunks(session: Session, path: str) -> Description:
-    """Describe an array that is empty, or whose type has no statistics."""
+    """Describe an array that is empty or whose data type has no statistics."""
     import zarr
 
     array: Any = zarr.open_array(session.store, path=path, mode="r")
@@ -159,7 +155,7 @@ def _describe_without_chunks(session: Session, path: str) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Shift(Report):
-    """A description of how an array's distribution shifted between two versions."""
+    """How the distribution of an array's values shifted between two versions."""
 
     path: str
     """Path of the array."""
@@ -170,9 +166,7 @@ class Shift(Report):
 
     @property
     def shift(self) -> float | None:
-        """The difference of the means of two versions that are described, in standard deviations of the
-        first.
-        """
+        """The difference of the means of the two versions, in standard deviations of the first version."""
         if self.before is None or self.after is None or self.before.mean is None or self.after.mean is None:
             return None
         moved = self.after.mean - self.before.mean
@@ -182,8 +176,8 @@ class Shift(Report):
 
     @property
     def outliers(self) -> tuple[str, ...]:
-        """Describe the outliers of a shifted distribution: extremes far outside the first version, as
-        short texts.
+        """Describe a minimum or maximum of the second version that lies far outside the first, as short
+        texts.
         """
         before, after = self.before, self.after
         if before is None or after is None or before.mean is None or before.std is None or after.mean is None:
@@ -201,8 +195,8 @@ class Shift(Report):
 
 
 def compare_arrays(before: Session, after: Session, path: str, executor: Executor) -> Shift | None:
-    """Describe the difference between the distributions of an array in two versions; None if all chunks
-    are the same.
+    """Compare the distribution of an array's values in two versions. Return None if all chunks are the
+    same.
     """
     sides = [_has_array(session, path) for session in (before, after)]
     if all(sides):

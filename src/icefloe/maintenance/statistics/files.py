@@ -1,10 +1,10 @@
 """Statistics files, `icefloe/statistics/<manifest id>/<digest>`: their names, encoding and listings.
 
 Each file is one zstd frame with a checksum. It contains magic bytes, the length of a JSON header (4 bytes,
-little endian), the header, and the columns one after the other. The bytes of a column are shuffled: first
-byte of all rows, second byte of all rows, and so on. docs/reference/statistics.md describes all fields.
+little endian), the header, and the columns one after another. The bytes of a column are shuffled: first byte
+of all rows, second byte of all rows, and so on. docs/reference/statistics.md describes all fields.
 
-Official releases ignore the folder, even in garbage collections. Existing files are never changed. A file
+Official releases ignore the folder, even during garbage collection. Existing files are never changed. A file
 that is damaged, or was written by a later release, is ignored with a warning, and its chunks are read
 instead.
 """
@@ -37,7 +37,7 @@ _TAG: Final = 16
 _DIGEST: Final = 32
 _LEVEL: Final = 3
 _FEW_FOLDERS: Final = 16
-"""The number of manifests up to which each folder is listed separately."""
+"""The number of manifests up to which each statistics folder is listed separately."""
 _FEW_FILES: Final = 2
 """The number of files above which files are read in parallel."""
 _LARGEST_HEADER: Final = 1 << 20
@@ -46,7 +46,7 @@ LOGGER: Final = logging.getLogger("icefloe.statistics")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The rows of a statistics file: statistics of chunks, with everything that identifies each chunk."""
+    """The rows of a statistics file: chunk statistics with everything that identifies each chunk."""
 
     keys: NDArray[np.uint64]
     """The fingerprint of the reference; see `icefloe.core.fingerprints`."""
@@ -75,30 +75,30 @@ class Rows:
 
     @classmethod
     def empty(cls, meaning: Meaning, rank: int) -> Self:
-        """Create a statistics file's columns without rows."""
+        """Create the columns of a statistics file without any rows."""
         none = np.zeros((0, rank), np.uint32)
         return cls(np.zeros(0, np.uint64), none, none, Statistics.empty(meaning, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """The name of a statistics file, which identifies the array and the meaning without reading the file."""
+    """The name of a statistics file. It identifies the array and the meaning without reading the file."""
 
     manifest: str
     digest: str
 
     @property
     def path(self) -> str:
-        """The path of a statistics file in the storage."""
+        """The storage path of a statistics file."""
         return f"{FOLDER}/{self.manifest}/{self.digest}"
 
     def concerns(self, node: NodeId, meaning: Meaning) -> bool:
-        """Return whether a statistics file may be about an array with a meaning, by its name."""
+        """Return True if, judging by its name, the file may be about an array with the given meaning."""
         return self.digest.startswith(_make_tag(node, meaning))
 
     @staticmethod
     def parse(path: str) -> FileName | None:
-        """Parse the path of a statistics file; return None for other files."""
+        """Parse the path of a statistics file. Return None for any other file."""
         parts = path.removeprefix(f"{FOLDER}/").split("/")
         if not path.startswith(f"{FOLDER}/") or len(parts) != 2 or len(parts[1]) != _DIGEST:
             return None
@@ -117,7 +117,7 @@ def write_file(
 
 
 def list_files(storage: Storage, manifests: Sequence[str] | None = None) -> list[FileName]:
-    """List the statistics files of some manifests, or of all."""
+    """List the statistics files of the given manifests, or of all manifests."""
     if manifests is not None and len(manifests) <= _FEW_FOLDERS:
         keys = [info.key for each in manifests for info in storage.list_prefix(f"{FOLDER}/{each}/")]
     else:
@@ -132,7 +132,9 @@ def list_files(storage: Storage, manifests: Sequence[str] | None = None) -> list
 def read_files(
     storage: Storage, names: Iterable[FileName], node: NodeId, meaning: Meaning, rank: int, executor: Executor
 ) -> Iterator[Rows]:
-    """Read the statistics files about an array with a meaning. Damaged files are skipped with a warning."""
+    """Read the statistics files for an array with a given meaning. Damaged files are skipped with a
+    warning.
+    """
     wanted = [name for name in names if name.concerns(node, meaning)]
     reading: Task[FileName, Rows | None] = Task(
         lambda name: _read_file(storage, name, node, meaning, rank), "statistics files"
@@ -180,7 +182,7 @@ def encode_rows(nodes: Sequence[NodeId], shape: Sequence[int], meaning: Meaning,
 
 
 def decode_rows(data: bytes, path: str, node: NodeId, meaning: Meaning, rank: int) -> Rows | None:
-    """Decode a statistics file; None if it is about another array or meaning.
+    """Decode a statistics file. Return None if it is about another array or meaning.
 
     Raises FormatError if the file is damaged.
     """
@@ -205,7 +207,7 @@ def decode_rows(data: bytes, path: str, node: NodeId, meaning: Meaning, rank: in
 
 
 def open_file(data: bytes, path: str) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-    """Return the header and the columns of a statistics file; raise FormatError if it is damaged."""
+    """Return the header and columns of a statistics file. Raise FormatError if it is damaged."""
     payload = np.frombuffer(open_frames(memoryview(data), path), np.uint8)
     start = len(_MAGIC) + 4
     if payload[: len(_MAGIC)].tobytes() != _MAGIC or len(payload) < start:
@@ -225,7 +227,7 @@ def open_file(data: bytes, path: str) -> tuple[dict[str, Any], NDArray[np.uint8]
 
 
 def _complete_columns(named: dict[str, NDArray[Any]], meaning: Meaning, count: int) -> Statistics:
-    """Compute the columns that the file does not store."""
+    """Compute the columns that are not stored in the file."""
     empty = Statistics.empty(meaning, count)
     given = {name: named.get(name, getattr(empty, name)) for name in Statistics.__slots__}
     if meaning.is_integer:
@@ -234,7 +236,7 @@ def _complete_columns(named: dict[str, NDArray[Any]], meaning: Meaning, count: i
 
 
 def _list_fields(meaning: Meaning) -> list[str]:
-    """List the columns of statistics that a file stores."""
+    """List the statistics columns that are stored in a file."""
     fields = ["minimum", "maximum"] if meaning.has_extremes else []
     fields.append("nulls")
     if meaning.has_sums:

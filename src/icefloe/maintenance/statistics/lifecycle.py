@@ -1,4 +1,4 @@
-"""Statistics files in garbage collections, clones and verifications."""
+"""Handle statistics files during garbage collection, cloning and verification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from icefloe.storage.base import ObjectNotFoundError, Storage, StorageObjectInfo
 
 
 def find_orphans(storage: Storage, older_than_us: int, deleted: Ids) -> list[StorageObjectInfo]:
-    """Find old statistics files whose manifests no longer exist, for a garbage collection."""
+    """Find old statistics files whose manifests no longer exist, so that garbage collection can delete
+    them.
+    """
     # List statistics first, because the manifest of a statistics file is written before that file.
     cutoff = from_microseconds(older_than_us)
     old = [info for info in storage.list_prefix(f"{FOLDER}/") if info.created_at < cutoff]
@@ -29,7 +31,7 @@ def find_orphans(storage: Storage, older_than_us: int, deleted: Ids) -> list[Sto
 
 
 def copy_statistics(source: Storage, target: Storage, executor: Executor) -> int:
-    """Copy the statistics files of a clone's manifests, and return their number."""
+    """Copy the statistics files of a clone's manifests, and return how many were copied."""
     names = list_files(source)
     if not names:
         return 0
@@ -50,9 +52,7 @@ def _copy(source: Storage, target: Storage, path: str) -> int:
 def find_damaged(
     storage: Storage, manifests: list[ManifestId], executor: Executor
 ) -> Iterator[tuple[str, str | None]]:
-    """Find damaged statistics files of manifests for a verification: yield the path of each, and its
-    damage or None.
-    """
+    """Verify the statistics files of manifests. Yield the path of each file, and its damage or None."""
     names = list_files(storage, [str(each) for each in manifests])
     paths = [name.path for name in names]
     return zip(paths, executor.map(Task(partial(_check, storage), "statistics files"), paths), strict=True)

@@ -1,8 +1,8 @@
-"""Look up the chunk statistics of an array at one snapshot, in the order of its chunk grid.
+"""Look up the chunk statistics of an array in one snapshot, in chunk grid order.
 
 Statistics are used for a chunk only if three things match: the reference (by its fingerprint), the clip (how
 many cells of the chunk are inside the array) and the meaning. A reference therefore keeps its statistics if
-it is moved, merged, or written to another manifest. A chunk that is cut off by a resize loses them.
+it is moved, merged, or written to another manifest. A chunk that is clipped by a resize loses them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from icefloe.maintenance.statistics.summarize import Statistics, repeat_value
 from icefloe.session import Session
 
 _LARGEST_GRID: Final = 50_000_000
-"""The maximum number of chunks for which statistics are looked up."""
+"""The maximum number of chunks in a grid for which statistics are looked up."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayChunks:
-    """The chunks of an array at one snapshot whose statistics are looked up, in the order of its grid."""
+    """The stored chunks of an array in one snapshot, in chunk grid order, for looking up their statistics."""
 
     path: str
     node: NodeSnapshot
@@ -41,7 +41,7 @@ class ArrayChunks:
     meaning: Meaning
     refs: ArrayManifest
     numbers: NDArray[np.int64]
-    """The number of each reference in the flattened grid."""
+    """The index of each reference in the flattened chunk grid."""
     keys: NDArray[np.uint64]
     """The fingerprint of each reference."""
 
@@ -67,8 +67,9 @@ class ArrayChunks:
 
     @property
     def is_checked(self) -> NDArray[np.bool_]:
-        """A mask of the references that identify their bytes, so that statistics apply: all with a
-        checksum."""
+        """A mask of the references with a checksum. Only they identify their bytes, so that statistics
+        apply.
+        """
         refs = self.refs
         unchecked = (refs.kind == VIRTUAL) & (refs.etag_codes == NO_ETAG) & (refs.last_modified == 0)
         return np.asarray(~unchecked, np.bool_)
@@ -91,7 +92,7 @@ def _take_sizes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkStatistics:
-    """The statistics of an array's chunks at one snapshot, one row per chunk of its grid in C order."""
+    """The chunk statistics of an array in one snapshot, with one row per grid chunk in C order."""
 
     chunks: ArrayChunks
     known: NDArray[np.bool_]
@@ -99,18 +100,16 @@ class ChunkStatistics:
     cells: NDArray[np.int64]
     """The number of cells of each chunk inside the array."""
     rows: Statistics
-    """The statistics. The rows of unknown chunks are meaningless."""
+    """The statistics. Rows of chunks without known statistics are meaningless."""
 
     @property
     def meaning(self) -> Meaning:
-        """The meaning of the array's chunks: the rule that decodes them."""
+        """The meaning of the array's chunks: the metadata that determines how they are decoded."""
         return self.chunks.meaning
 
 
 def list_chunks(session: Session, path: str) -> ArrayChunks | None:
-    """List the chunks of an array to look up their statistics; None if its data type or chunk grid does not
-    support statistics.
-    """
+    """List the chunks of an array. Return None if its data type or chunk grid does not support statistics."""
     workspace = session._workspace
     node = workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
@@ -129,7 +128,7 @@ def list_chunks(session: Session, path: str) -> ArrayChunks | None:
 
 
 def load_statistics(session: Session, path: str) -> ChunkStatistics | None:
-    """Look up the statistics of an array at the snapshot of a session; None if it cannot have any."""
+    """Look up the statistics of an array in a session's snapshot. Return None if it cannot have any."""
     chunks = list_chunks(session, path)
     return None if chunks is None else find_statistics(session, chunks)
 
@@ -142,7 +141,7 @@ def find_statistics(
     only_own: bool = False,
     use_files: bool = True,
 ) -> ChunkStatistics:
-    """Look up the statistics of chunks: in `more`, in files of their manifests, then in all other files.
+    """Look up chunk statistics: in `more`, then in files of the same manifests, then in all other files.
 
     With `only_own`, files of other manifests are not read; without `use_files`, none are.
     """
@@ -165,7 +164,7 @@ def find_statistics(
 
 
 def _read_all(session: Session, chunks: ArrayChunks, *, only_own: bool) -> Iterator[Rows]:
-    """Read the files of the array's manifests, then the files of other manifests."""
+    """Read the statistics files of the array's manifests, then those of other manifests."""
     storage, node, rank = session._assets.storage, chunks.node.id, len(chunks.counts)
     data = chunks.node.node_data
     own = [str(ref.id) for ref in data.manifests] if isinstance(data, ArrayNodeData) else []
@@ -181,7 +180,9 @@ def _read_all(session: Session, chunks: ArrayChunks, *, only_own: bool) -> Itera
 def _match(
     chunks: ArrayChunks, waiting: NDArray[np.int64], found: Rows
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Match references with rows of the same fingerprint, clip and chunk shape: positions in both."""
+    """Match references to rows with the same fingerprint, clip and chunk shape. Return their positions in
+    both.
+    """
     numbers = chunks.numbers[waiting]
     clips, shapes = chunks.clips(numbers), chunks.shapes(numbers)
     mine = _mix_keys(chunks.keys[waiting], clips, shapes)
@@ -211,7 +212,7 @@ def _mix_keys(
 
 
 def to_rows(found: ChunkStatistics, wanted: Any = slice(None)) -> Rows:
-    """Return the statistics of all or some references as rows for a statistics file."""
+    """Convert the statistics of all or some references to rows for a statistics file."""
     chunks = found.chunks
     numbers = chunks.numbers[wanted]
     kept = found.known[numbers] & chunks.is_checked[wanted]

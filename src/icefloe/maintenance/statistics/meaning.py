@@ -1,4 +1,4 @@
-"""The meaning of chunks: all metadata of an array that determines how a chunk is decoded.
+"""The meaning of chunks: all array metadata that determines how a chunk is decoded.
 
 Statistics describe the values of a chunk under one meaning. They are only used for arrays with the same
 meaning: data type, codecs, fill value, and CF attributes.
@@ -21,7 +21,7 @@ _METADATA: Final = ("data_type", "codecs", "fill_value")
 _ATTRIBUTES: Final = (
     *("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "units", "calendar", "dtype"),
 )
-"""The attributes that change the values that xarray and SQL show."""
+"""The attributes that affect the values that xarray and SQL show."""
 _LOSSLESS: Final = frozenset(
     ("bytes", "zstd", "blosc", "gzip", "crc32c", "transpose", "sharding_indexed", "vlen-utf8", "vlen-bytes")
 )
@@ -30,38 +30,36 @@ DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of an array's chunks: the rule that decodes them, and a digest that identifies it."""
+    """The meaning of an array's chunks: how they are decoded, and a digest that identifies it."""
 
     coding: ValueCoding
     digest: bytes
     fill_value: Any
-    """The value of missing chunks, as stored."""
+    """The value of cells in missing chunks, as stored."""
 
     @property
     def has_extremes(self) -> bool:
-        """True if chunks with this meaning have extremes in their statistics: numbers and times."""
+        """True if statistics of such chunks contain a minimum and maximum, as for numbers and times."""
         return self.coding.effective.kind in "iufmM"
 
     @property
     def has_sums(self) -> bool:
-        """True if chunks with this meaning have sums in their statistics: numbers."""
+        """True if statistics of such chunks contain sums, as for numbers."""
         return self.coding.effective.kind in "iuf" and self.coding.times is None
 
     @property
     def is_integer(self) -> bool:
-        """True if chunks with this meaning have sums that are exact integers."""
+        """True if statistics of such chunks contain exact integer sums."""
         return self.coding.effective.kind in "iu" and self.has_sums and not self.coding.is_scaled
 
     @property
     def extremes_dtype(self) -> np.dtype[Any]:
-        """The type in which extremes are recorded for a meaning of chunks: the stored type, in
-        little-endian order.
-        """
+        """The data type in which minima and maxima are recorded: the stored type in little-endian order."""
         return self.coding.effective.newbyteorder("<") if self.has_extremes else np.dtype("<u1")
 
 
 def find_meaning(user_data: bytes) -> Meaning | None:
-    """Find the meaning of an array's chunks from its zarr.json; None for data types without statistics."""
+    """Derive the meaning of an array's chunks from its zarr.json; None for data types without statistics."""
     return _find_meaning(bytes(user_data))
 
 
@@ -85,7 +83,7 @@ def _find_meaning(user_data: bytes) -> Meaning | None:
 
 
 def digest_meaning(document: Mapping[str, Any]) -> bytes:
-    """Return the digest of a meaning: everything in a zarr.json that decides which values a chunk has."""
+    """Return the digest of everything in a zarr.json that determines the decoded values of a chunk."""
     attributes = document.get("attributes", {})
     said = {name: document.get(name) for name in _METADATA}
     said["attributes"] = {name: attributes[name] for name in _ATTRIBUTES if name in attributes}
@@ -94,8 +92,7 @@ def digest_meaning(document: Mapping[str, Any]) -> bytes:
 
 
 def is_lossless(codecs: Sequence[Any]) -> bool:
-    """Return whether codecs are known to return exactly the written values, so that the meaning is
-    unchanged."""
+    """Return True if the codecs are known to be lossless, so that decoding returns the written values."""
     for codec in codecs:
         name = codec if isinstance(codec, str) else codec.get("name")
         if name not in _LOSSLESS:

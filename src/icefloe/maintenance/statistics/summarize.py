@@ -1,8 +1,8 @@
-"""Chunk statistics as columns, with one row per chunk: compute, combine and select them.
+"""Chunk statistics in columnar form, with one row per chunk: compute, combine and select them.
 
 Missing values (NaN, NaT and the fill values that attributes declare) are counted, and excluded from all other
 statistics. Sums of integers are exact, with 128 bits in two columns. Sums of floats and of scaled integers
-are doubles. A sum that is not finite marks a chunk with infinities.
+are doubles. A non-finite sum marks a chunk that contains infinities.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """The statistics of chunks as columns (minima, maxima, counts, sums), one row per chunk."""
+    """Chunk statistics as columns: minima, maxima, counts and sums, with one row per chunk."""
 
     minimum: NDArray[Any]
-    """The smallest stored value; 0 if all values are missing, or if the type is not ordered."""
+    """The smallest stored value; 0 if all values are missing, or if the data type is not ordered."""
     maximum: NDArray[Any]
     nulls: NDArray[np.int64]
     """The number of missing values."""
     total: NDArray[np.float64]
-    """The sum of the values; a sum of integers is rounded to a double."""
+    """The sum of the values; sums of integers are rounded to doubles."""
     high: NDArray[np.int64]
     """The upper half of the exact 128-bit sum of integers; otherwise 0."""
     low: NDArray[np.uint64]
-    """The lower half of the exact sum."""
+    """The lower half of the exact 128-bit sum."""
     m2: NDArray[np.float64]
     """The sum of squared deviations from the mean."""
 
@@ -43,33 +43,33 @@ class Statistics:
         return len(self.nulls)
 
     def take(self, rows: Any) -> Self:
-        """Return some rows of the statistics columns: a mask, a slice or indices."""
+        """Return the statistics of some chunks, given by a mask, a slice or indices."""
         return type(self)(*(column[rows] for column in self.columns))
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The columns of the statistics of chunks, in the order of the fields."""
+        """The columns of chunk statistics, in the order of the fields."""
         return (self.minimum, self.maximum, self.nulls, self.total, self.high, self.low, self.m2)
 
     @classmethod
     def empty(cls, meaning: Meaning, count: int) -> Self:
-        """Create columns of statistics that are zero."""
+        """Create chunk statistics in which all columns are zero."""
         extremes = meaning.extremes_dtype
         types = (extremes, extremes, np.int64, np.float64, np.int64, np.uint64, np.float64)
         return cls(*(np.zeros(count, each) for each in types))
 
     @classmethod
     def concat(cls, parts: Sequence[Statistics]) -> Self:
-        """Concatenate the statistics columns of chunks with the same meaning."""
+        """Concatenate chunk statistics that have the same meaning."""
         return cls(*(np.concatenate(each) for each in zip(*(part.columns for part in parts), strict=True)))
 
 
 Row = tuple[Any, Any, int, float, int, float]
-"""Smallest and largest value, missing values, sum, exact sum and squared deviations of one chunk."""
+"""Minimum, maximum, missing values, sum, exact sum and squared deviations of one chunk."""
 
 
 def to_statistics(rows: Sequence[Row], meaning: Meaning) -> Statistics:
-    """Create columns of statistics from the rows of single chunks."""
+    """Create columns of statistics from one row per chunk."""
     found = Statistics.empty(meaning, len(rows))
     for number, (low, high, nulls, total, exact, m2) in enumerate(rows):  # one iteration per decoded chunk
         found.minimum[number], found.maximum[number] = low, high
@@ -79,7 +79,7 @@ def to_statistics(rows: Sequence[Row], meaning: Meaning) -> Statistics:
 
 
 def summarize(raw: NDArray[Any], meaning: Meaning) -> Row:
-    """Compute the columns of statistics from the stored values of one chunk."""
+    """Compute the statistics of one chunk from its stored values."""
     coding = meaning.coding
     values = coding.view(raw)
     zero = np.zeros((), meaning.extremes_dtype)[()]
@@ -104,7 +104,7 @@ def summarize(raw: NDArray[Any], meaning: Meaning) -> Row:
 
 
 def _summarize_floats(values: NDArray[Any], meaning: Meaning) -> Row | None:
-    """Compute the statistics of floats without missing values; None if there may be some."""
+    """Compute the statistics of floats without missing values. Return None if there may be missing values."""
     with np.errstate(all="ignore"):
         numbers = meaning.coding.unpack(values)
         total = float(numbers.sum(dtype=np.float64))
@@ -130,7 +130,7 @@ _PART: Final = 1 << 14
 
 
 def sum_exactly(values: NDArray[Any], low: int, high: int) -> int:
-    """Sum integers between two bounds for the sum column of statistics, without overflow."""
+    """Sum integers between two bounds, without overflow."""
     if max(abs(low), abs(high)) * values.size < 1 << 62:
         return int(values.sum(dtype=np.int64))
     if values.dtype.kind == "u":
@@ -143,20 +143,20 @@ def sum_exactly(values: NDArray[Any], low: int, high: int) -> int:
 
 
 def to_floats(high: NDArray[np.int64], low: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Round 128-bit integers in statistics, given as columns of their halves, to doubles."""
+    """Round 128-bit integers, given as columns of their halves, to doubles."""
     narrow = low.view(np.int64)
     # A small negative number is the difference of two large ones, in which a double loses all its digits.
     return np.where(high == narrow >> np.int64(63), narrow.astype(np.float64), high * 2.0**64 + low)
 
 
 def join_halves(high: NDArray[np.int64], low: NDArray[np.uint64]) -> int:
-    """Sum 128-bit integers in statistics, given as columns of their halves."""
+    """Sum 128-bit integers, which are given as columns of their halves."""
     upper = sum_exactly(high, int(high.min(initial=0)), int(high.max(initial=0)))
     return upper * _WORD + sum_exactly(low, 0, int(low.max(initial=0)))
 
 
 def repeat_value(meaning: Meaning, cells: NDArray[np.int64]) -> Statistics:
-    """Return the statistics columns of chunks in which every cell has the fill value."""
+    """Return the statistics of chunks in which every cell has the fill value."""
     found = Statistics.empty(meaning, len(cells))
     value = np.array([meaning.fill_value], meaning.coding.stored)
     viewed = meaning.coding.view(value)
@@ -172,7 +172,7 @@ def repeat_value(meaning: Meaning, cells: NDArray[np.int64]) -> Statistics:
 
 
 def _multiply(value: int, cells: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Multiply counts by an integer exactly. This is fast because few counts are distinct."""
+    """Multiply counts by an integer exactly. This is fast because there are few distinct counts."""
     distinct, where = np.unique(cells, return_inverse=True)
     products = [value * each for each in distinct.tolist()]
     high = np.array([each >> 64 for each in products], np.int64)
