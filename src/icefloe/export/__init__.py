@@ -1,4 +1,4 @@
-"""Export data from a repository to plain Zarr or NetCDF, which can be read without icefloe."""
+"""Export data from a repository to plain Zarr or NetCDF, which other tools can read without icefloe."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

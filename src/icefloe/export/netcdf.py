@@ -1,4 +1,4 @@
-"""Export to a NetCDF 4 file, which is written block by block."""
+"""Export a repository to a NetCDF-4 file, writing one block at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ except ImportError as cause:
 
 _BLOCK_BYTES: Final = 16 << 20
 _LONGEST_NAME_BYTES: Final = 256
-"""The limit NC_MAX_NAME of the netCDF library."""
+"""The maximum length of a name, NC_MAX_NAME in the netCDF library."""
 _KINDS: Final = "iufSU"
 _RESERVED: Final = {"_NCProperties", "_Netcdf4Coordinates", "_Netcdf4Dimid", "_nc3_strict"}
 
@@ -55,10 +55,11 @@ def export_netcdf(
     max_concurrent_requests: int = 16,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Export a group of a session to a NetCDF 4 file.
+    """Export a group of a session to a NetCDF-4 file.
 
-    Values are written as they are stored, with their attributes: packed values stay packed. Groups
-    are kept, and unnamed dimensions get a name. The file is visible only after it is complete.
+    Values and attributes are written as they are stored, so packed values stay packed. The group hierarchy is
+    preserved, and unnamed dimensions get generated names. The file appears under its final name only when it
+    is complete.
 
     Parameters
     ----------
@@ -73,25 +74,25 @@ def export_netcdf(
     dry_run
         Only report what would be written.
     compression_level
-        Level of gzip from 0 (none) to 9.
+        The gzip compression level, from 0 (none) to 9.
     max_concurrent_requests
-        Number of blocks of about 16 MiB that are read, and held, at a time.
+        The number of blocks, of about 16 MiB each, to read and hold in memory at once.
     progress
-        Called with the path of an array, the number of blocks that are done, and their total.
+        A callback that receives the array path, the number of finished blocks, and the total.
 
     Returns
     -------
     ExportReport
-        The numbers of arrays, groups, blocks and bytes.
+        The number of arrays, groups, blocks and bytes written.
 
     Raises
     ------
     NodeNotFoundError
         The group or a variable does not exist.
     AlreadyExistsError
-        There is a file at the target, and `overwrite` is not set.
+        The target file already exists, and `overwrite` is not set.
     InvalidInputError
-        NetCDF has no such data type or name, or a selection is impossible.
+        NetCDF does not support a data type or name, or a selection is invalid.
     """
     chosen = select(session, group, variables, isel, sel)
     path = Path(target)
@@ -122,7 +123,7 @@ def export_netcdf(
 
 
 def _check_names(chosen: ExportSelection) -> None:
-    """Raise an error, before anything is written, for names that the netCDF library cannot read."""
+    """Raise an error for names that the netCDF library cannot read, before anything is written."""
     for node in (*chosen.groups, *(array.node for array in chosen.arrays)):
         document = json.loads(node.user_data)
         names = [*document.get("attributes", {}), *(document.get("dimension_names") or ())]
@@ -140,7 +141,7 @@ def _write(
     threads: int,
     progress: Progress | None,
 ) -> int:
-    """Write all groups and arrays, and return the number of blocks."""
+    """Write all groups and arrays to a NetCDF file, and return the number of blocks written."""
     blocks = 0
     places = {chosen.top: file}
     for node in chosen.groups:
@@ -156,7 +157,7 @@ def _write(
 
 
 def _get_stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
-    """Return the data type of an array in the file."""
+    """Return the data type with which an array is stored in the NetCDF file."""
     dtype: np.dtype[Any] = _open(session, node.path).dtype
     if dtype.kind == "b":
         return np.dtype("i1")
@@ -215,7 +216,7 @@ def _attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    """Convert an attribute to text, numbers or a list of these. Other values become JSON."""
+    """Convert a Zarr attribute to text, a number or a list of these. Other values are encoded as JSON."""
     if isinstance(value, bool):
         return np.int8(value)
     if isinstance(value, str | int | float):
@@ -259,7 +260,7 @@ def _read(source: Any, block: Sequence[range]) -> Any:
 
 
 def _split_blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
-    """Divide a selection into blocks of as many whole chunks as may be read together."""
+    """Split a selection into blocks of whole chunks, each small enough to read at once."""
     sizes = list(getattr(source, "shards", None) or source.chunks)
     room = _BLOCK_BYTES // max(dtype.itemsize, 1)
     for axis in reversed(range(len(sizes))):

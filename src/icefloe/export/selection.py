@@ -14,29 +14,29 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
 
 Indexers = Mapping[str, slice | int]
-"""The selected indices per dimension: a slice, or a single index."""
+"""The selection by index for each dimension: a slice or a single index."""
 Labels = Mapping[str, Any]
-"""The selected labels per dimension: a single label, or a slice from the first to the last label."""
+"""The selection by label for each dimension: a single label, or an inclusive slice of labels."""
 
 _MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An array to export, and the selected range of its elements."""
+    """An array to export, with the selected index range along each dimension."""
 
     node: NodeSnapshot
     spans: tuple[range, ...]
 
     @property
     def is_whole(self) -> bool:
-        """True if all elements of an array are selected for export."""
+        """True if the whole array is exported."""
         return all(len(span) == size for span, size in zip(self.spans, self.node.array.lengths, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSelection:
-    """The selection of groups and arrays to export, beginning with the group that becomes the root."""
+    """The groups and arrays to export. The first group becomes the root of the export."""
 
     top: str
     groups: tuple[NodeSnapshot, ...]
@@ -54,7 +54,9 @@ def select(
     isel: Indexers | None,
     sel: Labels | None,
 ) -> ExportSelection:
-    """Select the groups, arrays and elements to export. Errors name what is missing."""
+    """Select the groups, arrays and elements to export. Errors name the group, variable or label that is
+    missing.
+    """
     top = normalize(group if group.startswith("/") else f"/{group}")
     nodes = list(_list_nodes(session, top))
     arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
@@ -71,7 +73,7 @@ def select(
 
 
 def make_too_long_error(name: str, place: str, limit: str) -> InvalidInputError:
-    """Return the error for a selected name that is too long for the target of an export."""
+    """Create the error for a name that is too long for the export target."""
     shown = name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
     return InvalidInputError(
         f"the name {shown!r} of {len(name.encode())} bytes is too long for {place} ({limit}); choose what "
@@ -96,7 +98,7 @@ def _list_nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
 
 
 def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) -> list[NodeSnapshot]:
-    """Find arrays by name, together with the coordinates of their dimensions."""
+    """Find arrays by name, and include their dimension coordinates."""
     known = {node.path: node for node in arrays}
     wanted: dict[str, NodeSnapshot] = {}
     for name in names:
@@ -119,7 +121,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
 def _find_spans(
     session: Session, arrays: list[NodeSnapshot], top: str, isel: Indexers, sel: Labels
 ) -> dict[str, range]:
-    """Find the selected range of each dimension. All arrays must agree on the length of a dimension."""
+    """Find the selected index range of each dimension. All arrays must agree on the length of a dimension."""
     sizes: dict[str, int] = {}
     for node in arrays:
         for name, size in zip(node.array.names, node.array.lengths, strict=True):
@@ -182,14 +184,14 @@ def _select_node(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
 
 
 def find_positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
-    """Convert the selected labels to ranges of elements. Slices include their end."""
+    """Convert selected labels to index ranges. Label slices include both ends."""
     return {
         name: _find_position(_index(session, join(group, name)), name, label) for name, label in sel.items()
     }
 
 
 def _index(session: Session, path: str) -> Any:
-    """Decode the coordinate at a path as xarray does; None if there is none. No other array is read."""
+    """Decode one coordinate as xarray does, and return its index. Return None if it does not exist."""
     try:
         import xarray
     except ImportError as cause:
@@ -234,7 +236,7 @@ def _find_position(index: Any, name: str, label: Any) -> range:
 
 
 def _suggest_nearest(index: Any, label: Any) -> str:
-    """Return a hint with the nearest label, if labels can be ordered."""
+    """Return a hint with the nearest existing label, or an empty hint if the labels cannot be ordered."""
     try:
         (found,) = index.get_indexer([label], method="nearest")
     except (KeyError, TypeError, ValueError):

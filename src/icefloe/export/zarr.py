@@ -1,4 +1,4 @@
-"""Export to plain Zarr. Whole chunks keep their bytes, and partial chunks are re-encoded."""
+"""Export to plain Zarr. Whole chunks are copied byte for byte, and partial chunks are re-encoded."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ Coords = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ExportReport(Report):
-    """The report of an export to Zarr or NetCDF, or of its dry run."""
+    """The report of an export to Zarr or NetCDF, or of a dry run."""
 
     dry_run: bool
-    """True if nothing was written."""
+    """True for a dry run, which writes nothing."""
     arrays: list[str] = field(default_factory=list)
     """The paths of the exported arrays, relative to the exported group."""
     groups: int = 0
     """The number of exported groups."""
     chunks_copied: int = 0
-    """The number of chunks whose bytes were copied unchanged."""
+    """The number of chunks that were copied unchanged."""
     chunks_encoded: int = 0
-    """The number of chunks that were exported in part, and therefore decoded and re-encoded."""
+    """The number of chunks that were only partly selected, and were therefore decoded and re-encoded."""
     bytes_written: int = 0
-    """The size of all written objects."""
+    """The total size of the written objects."""
 
 
 def export_zarr(
@@ -63,9 +63,9 @@ def export_zarr(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ExportReport:
-    """Export a group of a session as plain Zarr version 3, which every Zarr reader opens.
+    """Export a group of a session as plain Zarr version 3, which any Zarr reader can open.
 
-    Chunks that are exported as a whole keep their bytes. The metadata of the root is written last, so an
+    Chunks that are selected as a whole are copied byte for byte. The root metadata is written last, so an
     interrupted export is not a valid Zarr hierarchy. The ingest ledger is not exported.
 
     Parameters
@@ -79,33 +79,33 @@ def export_zarr(
     variables
         Names of arrays below the group, by default all. Their coordinates are included.
     isel
-        Elements of dimensions by index. A dimension with one selected element is kept.
+        A selection by index for each dimension. Selecting a single element keeps the dimension.
     sel
-        Elements of dimensions by label, including both ends; needs xarray.
+        A selection by label for each dimension, including both ends of a slice. Requires xarray.
     overwrite
-        Replace objects in the target.
+        Overwrite existing objects in the target.
     dry_run
         Only report what would be written.
     max_concurrent_requests
-        Number of chunks to copy at a time.
+        The number of chunks to copy concurrently.
     max_memory_bytes
-        Limit for the chunks that are held at a time.
+        The memory limit for chunks that are processed concurrently.
     progress
-        Called with the name of an array, the number of chunks that are done, and their total.
+        A callback that receives the array name, the number of finished chunks, and the total.
     executor
-        Runs the copies, by default threads of this process.
+        The executor that copies chunks. By default, a thread pool in this process.
 
     Returns
     -------
     ExportReport
-        The numbers of arrays, groups, chunks and bytes.
+        The number of arrays, groups, chunks and bytes written.
 
     Raises
     ------
     NodeNotFoundError
         The group or a variable does not exist.
     InvalidInputError
-        The target is not empty, a name is too long for it, or a selection is impossible.
+        The target is not empty, a name is too long for it, or a selection is invalid.
     """
     chosen = select(session, group, variables, isel, sel)
     place = _use_zarr_names(target)
@@ -134,7 +134,7 @@ def export_zarr(
 
 
 def _use_zarr_names(target: Storage) -> Storage:
-    """Return a storage that uses Zarr's file names in a local folder."""
+    """Return a storage that uses Zarr's file names in a local directory."""
     if type(target) is LocalStorage:
         return PlainFolder(target.describe()["path"], sync=False)
     return target
@@ -150,7 +150,7 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
 
 
 def _check_names(target: Storage, chosen: ExportSelection) -> None:
-    """Raise an error, before anything is written, for names that are too long."""
+    """Raise an error for names that are too long for the export target, before anything is written."""
     if not target.fits(_METADATA):
         raise InvalidInputError(
             f"the path of the target is too long: {target.place}; choose a shorter one",
@@ -180,7 +180,7 @@ def _array_document(array: Selected) -> bytes:
 
 def _group_document(node: NodeSnapshot) -> bytes:
     document = json.loads(node.user_data)
-    # Consolidated metadata may describe arrays that are not exported, or only in part.
+    # Consolidated metadata may describe arrays that are not exported, or are only partly exported.
     return json.dumps(document).encode() if document.pop("consolidated_metadata", None) else node.user_data
 
 
@@ -195,35 +195,35 @@ def _put_metadata(target: Storage, chosen: ExportSelection, node: NodeSnapshot, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ExportTask:
-    """A task that exports some chunks of one array."""
+    """An executor task that exports some chunks of one array."""
 
     path: str
     name: str
     spans: tuple[range, ...]
     sizes: tuple[int, ...]
-    """The number of elements per chunk."""
+    """The chunk shape."""
     copied: Coords
-    """The chunks of the target whose bytes are copied."""
+    """The grid indices of target chunks that are copied byte for byte."""
     encoded: Coords
-    """The chunks of the target that are assembled from parts."""
+    """The grid indices of target chunks that are assembled from parts of source chunks."""
 
     def shift(self) -> Coords:
-        """Return the offset between chunk coordinates of the source and of the target."""
+        """Return the offset from target chunk indices to source chunk indices."""
         return np.array([span.start // size for span, size in zip(self.spans, self.sizes, strict=True)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ChunksToWrite:
-    """The chunks to write for one array."""
+    """The chunks of one array that an export writes."""
 
     sizes: tuple[int, ...]
-    """The number of elements per chunk."""
+    """The chunk shape."""
     copied: Coords
-    """The chunks whose bytes are equal to a source chunk."""
+    """The grid indices of target chunks that are copied byte for byte."""
     lengths: NDArray[np.int64]
-    """The lengths of the copied chunks in bytes."""
+    """The encoded size of each copied chunk, in bytes."""
     encoded: Coords
-    """The chunks that are assembled from parts of source chunks."""
+    """The grid indices of target chunks that are assembled from parts of source chunks."""
 
     @staticmethod
     def of(session: Session, array: Selected) -> _ChunksToWrite:
@@ -241,7 +241,7 @@ def _export_array(
     progress: Progress | None,
     executor: Executor | None,
 ) -> int:
-    """Write the chunks of an array, and return the number of bytes."""
+    """Export the chunks of one array, and return the number of bytes written."""
     sizes, copied, lengths, encoded = parts.sizes, parts.copied, parts.lengths, parts.encoded
     name = chosen.name(array.node.path)
     orders = [
@@ -282,7 +282,9 @@ def _count_decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
 def _separate_copies(
     array: Selected, refs: ArrayManifest, sizes: Sequence[int]
 ) -> tuple[Coords, NDArray[np.int64], Coords]:
-    """Separate the chunks of the target that can be copied, with their lengths, from all other chunks."""
+    """Separate the chunks that can be copied byte for byte, with their sizes, from chunks that must be
+    re-encoded.
+    """
     coords = refs.coords.astype(np.int64)
     lengths = np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
     if array.is_whole:
@@ -314,7 +316,7 @@ def _batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _export(session: Session, target: Storage, order: _ExportTask) -> int:
-    """Export some chunks, and return the number of bytes."""
+    """Export the chunks of one task, and return the number of bytes written."""
     written = 0
     workspace = session._workspace
     node = workspace.array(order.path)
@@ -342,7 +344,7 @@ def _put(target: Storage, name: str, coords: Sequence[int], data: Any) -> int:
 
 
 def _assemble_chunk(session: Session, order: _ExportTask, at: Sequence[int]) -> bytes | None:
-    """Assemble one chunk of the target from source chunks; None if it contains only the fill value."""
+    """Assemble a target chunk from source chunks. Return None if it contains only the fill value."""
     import zarr
     from zarr.buffer.cpu import Buffer
     from zarr.storage import MemoryStore

@@ -1,7 +1,7 @@
-"""Virtual data: references to chunks in files that stay where they are.
+"""Virtual data: references to chunks in existing files, which are not copied.
 
-`virtualize` describes a file, `combine` joins many, and `VirtualDataset.to_icechunk` writes the references to
-a repository. docs/how-to/virtual.md is the guide.
+`virtualize` parses one file, `combine` joins the virtual datasets of many files, and
+`VirtualDataset.to_icechunk` writes the references to a repository. See docs/how-to/virtual.md for a guide.
 """
 
 from importlib import import_module

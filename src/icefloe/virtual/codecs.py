@@ -1,7 +1,7 @@
-"""Zarr codecs for bytes that neither zarr nor numcodecs can decode. They cannot encode.
+"""Decode-only Zarr codecs for formats that neither zarr nor numcodecs supports.
 
-zarr finds the codecs through the entry points of this package, so every process with icefloe installed can
-read arrays that use them.
+zarr discovers these codecs through the entry points of this package, so any process with icefloe installed
+can read arrays that use them.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ HDF5: Final = "icefloe.hdf5"
 
 
 class _DecodesOnly:
-    """Shared behaviour of the codecs: conversion of settings to and from JSON, and errors for encoding."""
+    """A mixin for decode-only codecs: converts their configuration to and from JSON, and rejects encoding."""
 
     codec_name: str
     is_fixed_size = False
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Create the codec that a zarr.json describes."""
+        """Create the codec from its entry in a zarr.json."""
         if data["name"] != cls.codec_name:
             raise ValueError(f"expected the codec {cls.codec_name}, not {data['name']}")
         return cls(**(data.get("configuration") or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe the codec for a zarr.json."""
+        """Return the entry for this codec in a zarr.json."""
         return {"name": self.codec_name, "configuration": self._configuration()}
 
     def _configuration(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "codec_name"}  # type: ignore[attr-defined]
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
-        """Raise an error, because the codec can only decode, and only writers need encoded sizes."""
+        """Raise an error: only writers need encoded sizes, and this codec cannot encode."""
         raise NotImplementedError(f"{self.codec_name} can only decode, so encoded sizes are unknown")
 
     async def _encode_single(self, _chunk: Any, _chunk_spec: ArraySpec) -> Any:
@@ -57,14 +57,14 @@ class _DecodesOnly:
 
 @dataclass(frozen=True)
 class GribCodec(_DecodesOnly, ArrayBytesCodec):
-    """A Zarr codec that decodes GRIB messages to values, with NaN for missing values, or to latitudes or
-    longitudes.
+    """A Zarr codec that decodes GRIB messages to data values, latitudes or longitudes. Missing values become
+    NaN.
     """
 
     codec_name = GRIB
     key: Literal["values", "latitudes", "longitudes"] = "values"
     field: int = 0
-    """Number of the field, if several fields share the message."""
+    """The index of the field, for a message that contains several fields."""
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         values = decode_grib(chunk_bytes.to_bytes(), chunk_spec.shape, self.key, self.field)
@@ -79,11 +79,13 @@ class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
 
     codec_name = HDF5
     filter: int = 0
-    """Number of the filter in the registry of the HDF Group."""
+    """The filter id, as registered with the HDF Group."""
     values: tuple[int, ...] = ()
-    """Parameters of the filter, as the file stores them."""
+    """The filter parameters, as stored in the file."""
     skips: bool = False
-    """True if chunks of the decoded size are stored without the filter, which did not make them smaller."""
+    """True if chunks of the decoded size were stored without the filter, because it did not make them
+    smaller.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))
@@ -103,17 +105,18 @@ class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
 
 @dataclass(frozen=True)
 class TiffCodec(_DecodesOnly, ArrayBytesCodec):
-    """A Zarr codec that decodes strips and tiles of TIFF files. Rows missing from the last strip
-    become zero."""
+    """A Zarr codec that decodes TIFF strips and tiles. Rows missing from the last strip are filled with
+    zeros.
+    """
 
     codec_name = TIFF
     compression: str = "none"
     predictor: int = 1
     endian: Literal["little", "big"] = "little"
     samples: int = 1
-    """Number of interleaved samples per pixel."""
+    """The number of interleaved samples per pixel."""
     tables: str = ""
-    """Tables that JPEG tiles share, in base64."""
+    """The JPEG tables that all tiles share, base64-encoded."""
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         from icefloe.virtual.decoders.tiff import decode_segment
@@ -126,6 +129,6 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
 
 
 def register() -> None:
-    """Register the Zarr codecs of icefloe, for processes that import this package without installing it."""
+    """Register icefloe's Zarr codecs in processes that import the package without having it installed."""
     for codec in (GribCodec, Hdf5Codec, TiffCodec):
         register_codec(codec.codec_name, codec)

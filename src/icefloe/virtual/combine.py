@@ -1,4 +1,4 @@
-"""Combine virtual datasets into one, after checking that they can be decoded in the same way."""
+"""Combine virtual datasets into one, after checking that their encodings match."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A difference between a virtual dataset and the first of the datasets to combine."""
+    """A difference between a virtual dataset and the first dataset that it is combined with."""
 
     variable: str
     """The variable that differs."""
@@ -49,7 +49,7 @@ class MismatchError(InvalidInputError):
     Parameters
     ----------
     mismatches
-        All differences, which the attribute `mismatches` contains.
+        All differences, available as the attribute `mismatches`.
     """
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
@@ -77,13 +77,13 @@ def combine(
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> VirtualDataset:
-    """Combine virtual datasets along a dimension, in the given order or in the order of their coordinates.
+    """Combine virtual datasets along a dimension, in the given order or ordered by their coordinates.
 
-    Variables with the dimension are concatenated. All other variables are taken from the first dataset; if
-    their values were loaded, they must be equal in all datasets. The data type, codecs, fill value, scale and
-    offset, units, chunk shape and dimensions of a variable must be the same in all datasets, and all datasets
-    but the last must end at a chunk boundary. Loaded times and their bounds are converted to the units of the
-    first dataset. A variable that was refused in one dataset is refused in the result.
+    Variables that have the dimension are concatenated. All other variables are taken from the first dataset;
+    if their values were loaded, they must be equal in all datasets. The data type, codecs, fill value, scale
+    and offset, units, chunk shape and dimensions of a variable must be the same in all datasets, and every
+    dataset except the last must end at a chunk boundary. Loaded times and their bounds are converted to the
+    units of the first dataset. A variable that was refused in any dataset is refused in the result.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def combine(
     by_coords
         Combine along the dimensions whose loaded coordinates differ, ordered by their values.
     compare_static
-        Also read and compare variables that do not have the dimension and were not loaded.
+        Also read and compare the values of unloaded variables without the dimension.
     store
-        The object store configuration of remote files for the comparison, as in `virtualize`.
+        The object store configuration for reading remote files, as in `virtualize`.
     credential
         The credential for the store, as in `virtualize`.
 
@@ -136,9 +136,7 @@ def _find_static_differences(
     store: AnyObjectStoreConfig | None,
     credential: AnyCredential | None,
 ) -> list[Mismatch]:
-    """Find variables that are not loaded, lack the dimensions, and have other values than in the
-    first file.
-    """
+    """Find unloaded variables without the concatenation dimensions that differ from the first file."""
     from icefloe.virtual.values import open_values
 
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:
@@ -211,7 +209,7 @@ def _combine_by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]
 
 
 def _find_varying_dims(datasets: Sequence[VirtualDataset]) -> list[str]:
-    """Find the dimensions whose loaded coordinates differ between datasets."""
+    """Find the dimensions whose loaded coordinates differ between virtual datasets."""
     first = datasets[0]
     names = [name for name, each in first.variables.items() if each.loaded and each.dimensions == (name,)]
     return [
@@ -241,7 +239,9 @@ def _get_coordinate(dataset: VirtualDataset, name: str) -> Any:
 
 
 def _sort_by(datasets: Sequence[VirtualDataset], dimension: str) -> list[VirtualDataset]:
-    """Sort datasets by a coordinate, in its direction. Raises InvalidInputError if two of them overlap."""
+    """Sort virtual datasets by a coordinate, ascending or descending. Raise InvalidInputError if they
+    overlap.
+    """
     values = [_get_coordinate(dataset, dimension) for dataset in datasets]
     full = [row for row in range(len(values)) if values[row].size]
     falling = any(values[row][0] > values[row][-1] for row in full)
@@ -310,7 +310,7 @@ def _compare(
     dimension: str,
     path: str,
 ) -> list[Mismatch]:
-    """List the differences of a variable from the first dataset, and the files that end inside a chunk."""
+    """List how a variable differs from the first dataset, and which files end inside a chunk."""
     wrong: list[Mismatch] = []
     first = found[0]
     expected = {} if first is None else list_properties(make_document(first), loaded=first.loaded)
@@ -342,7 +342,7 @@ def _compare(
 def _compare_values(
     first: VirtualVariable, variable: VirtualVariable, dimension: str
 ) -> list[tuple[str, Any, Any]]:
-    """Compare the shapes of a variable, except along the concatenation dimension, and its loaded values."""
+    """Compare a variable's shape, except along the concatenation dimension, and its loaded values."""
     if first.dimensions != variable.dimensions:
         return []
     shapes = [

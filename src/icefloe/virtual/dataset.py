@@ -1,6 +1,6 @@
-"""Virtual datasets: descriptions of files as Zarr arrays, with the locations of their chunks.
+"""Virtual datasets: Zarr arrays that describe the contents of files, with the locations of their chunks.
 
-A dataset is small, so that a Spark task can parse a file and send the dataset to the driver.
+A virtual dataset is small, so a Spark task can parse a file and send the dataset to the driver.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualDataset:
-    """A virtual dataset: a group of virtual variables, with its subgroups.
+    """A virtual dataset: a group of virtual variables, and its subgroups.
 
     Parameters
     ----------
     variables
         The variables of the group by name.
     sources
-        The files that references point to. Subgroups have the same sources.
+        The files that references point to. All subgroups share them.
     attributes
         The attributes of the group.
     groups
@@ -42,7 +42,7 @@ class VirtualDataset:
 
     variables: Mapping[str, VirtualVariable]
     sources: tuple[Source, ...]
-    """The files, each in the state in which it was parsed."""
+    """The source files, each with its state at the time of parsing."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     groups: Mapping[str, VirtualDataset] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
@@ -57,7 +57,7 @@ class VirtualDataset:
         }
 
     def walk(self, path: str = "") -> Iterator[tuple[str, VirtualDataset]]:
-        """Iterate over a group of a virtual dataset and all its subgroups, with their paths.
+        """Iterate over this group of a virtual dataset and all its subgroups.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class VirtualDataset:
         Yields
         ------
         tuple
-            Path and group.
+            The path of the group, and the group.
         """
         yield path, self
         for name, group in self.groups.items():
@@ -81,7 +81,7 @@ class VirtualDataset:
         Parameters
         ----------
         function
-            Receives the path and the variable. Returns the new variable, or None to drop it.
+            A function of the path and the variable. It returns the new variable, or None to drop it.
         path
             The path of this group.
 
@@ -113,7 +113,7 @@ class VirtualDataset:
         ]
 
     def drop_variables(self, *names: str) -> VirtualDataset:
-        """Drop variables from a virtual dataset, including refused ones.
+        """Drop variables from a virtual dataset. The names may include refused variables.
 
         Parameters
         ----------
@@ -145,17 +145,17 @@ class VirtualDataset:
     def expand_dims(
         self, dimension: str, value: Any = None, variables: Collection[str] | None = None
     ) -> VirtualDataset:
-        """Insert a leading dimension of length 1 into a virtual dataset, to combine files that contain one
-        step each.
+        """Insert a leading dimension of length 1 into a virtual dataset, for combining files with one step
+        each.
 
         Parameters
         ----------
         dimension
             Name of the new dimension.
         value
-            Value of its coordinate. By default, the dimension has no coordinate.
+            The coordinate value. By default, the dimension has no coordinate.
         variables
-            Names of the variables that get the dimension. By default, all that are not loaded.
+            Names of the variables that get the dimension. By default, all variables that are not loaded.
 
         Returns
         -------
@@ -189,8 +189,7 @@ class VirtualDataset:
         region: Mapping[str, slice] | None = None,
         validate_containers: bool = True,
     ) -> None:
-        """Write the arrays and references of a virtual dataset to the store of a writable session, without
-        committing.
+        """Write the arrays and references of a virtual dataset to a writable session, without committing.
 
         Parameters
         ----------
@@ -203,7 +202,7 @@ class VirtualDataset:
         region
             Replace this region of existing arrays.
         validate_containers
-            Check that every location is in a virtual chunk container of the repository.
+            Check that every referenced location is in a virtual chunk container of the repository.
 
         Raises
         ------
@@ -214,7 +213,7 @@ class VirtualDataset:
         NodeNotFoundError
             If an array to append to does not exist.
         InvalidInputError
-            If an existing array has a different encoding, or a location is in no container.
+            If an existing array has a different encoding, or a location is not in any container.
         """
         from icefloe.virtual.write import write_dataset  # imports zarr
 
@@ -234,21 +233,21 @@ class VirtualDataset:
         credential: AnyCredential | None = None,
         **options: Any,
     ) -> Any:
-        """Open a virtual dataset lazily with xarray. Values are read from the files when they are used.
+        """Open a virtual dataset lazily with xarray. Values are read from the source files on access.
 
         Parameters
         ----------
         store
-            Object store configuration of remote files, as in `virtualize`.
+            The object store configuration for remote files, as in `virtualize`.
         credential
             The credential for the store, as in `virtualize`.
         **options
-            Further arguments of `xarray.open_zarr`.
+            Keyword arguments passed to `xarray.open_zarr`.
 
         Returns
         -------
         xarray.Dataset
-            The variables except refused ones.
+            All variables that were not refused.
         """
         from icefloe.virtual.values import open_dataset
 
@@ -275,6 +274,6 @@ def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> V
 
 
 def with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:
-    """Return a virtual dataset with other source files, also in its subgroups."""
+    """Replace the source files of a virtual dataset and its subgroups."""
     groups = {name: with_sources(group, sources) for name, group in dataset.groups.items()}
     return replace(dataset, sources=sources, groups=groups)

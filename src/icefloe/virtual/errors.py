@@ -21,30 +21,32 @@ DAMAGE: Final = (
     ValueError,
     struct.error,
 )
-"""Exceptions that libraries and parsers raise for damaged files."""
+"""Exceptions that parsers and libraries raise for damaged files."""
 
 
 class RefusalReason(StrEnum):
-    """The reason why a variable cannot be virtualized. Reasons are never renamed."""
+    """The reason why a variable cannot be virtualized. These codes are stable across releases."""
 
     UNSUPPORTED_FILTER = "unsupported-filter"
     """No Zarr codec can decode the compression or filter."""
     MIXED_FILTERS = "mixed-filters"
-    """Some chunks are stored with different filters, and are too large to be stored inline."""
+    """Some chunks skipped filters, and these chunks are too large to be stored inline."""
     UNSUPPORTED_TYPE = "unsupported-type"
-    """Zarr has no such data type: for example compound or opaque types, references, unusual bit widths."""
+    """Zarr does not support the data type, such as compound types, opaque types, references or unusual bit
+    widths.
+    """
     VARIABLE_LENGTH = "variable-length"
-    """Values of variable length are not stored in the chunks, and are too large to be stored inline."""
+    """Variable-length values are not stored inside chunks, and they are too large to be stored inline."""
     EXTERNAL_STORAGE = "external-storage"
-    """The values are in other files."""
+    """The values are stored in other files."""
     UNSUPPORTED_GRID = "unsupported-grid"
-    """The grid of a GRIB message has no points, for example spherical harmonics."""
+    """The GRIB message has no grid points, for example because it contains spherical harmonics."""
     UNEVEN_CHUNKS = "uneven-chunks"
     """The stored chunks do not form a regular chunk grid."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
-    """No Zarr codec describes the layout of the bytes."""
+    """No Zarr codec describes the byte layout."""
     MIXED_MESSAGES = "mixed-messages"
-    """Messages of one variable differ in properties that are the same in one array."""
+    """GRIB messages of one variable differ in properties that must be the same throughout an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,11 @@ class Refused:
     """A variable that cannot be virtualized, with the reason."""
 
     variable: str
-    """Name of the variable, or its path below the group."""
+    """The variable name, or its path below the group."""
     reason: RefusalReason
-    """The reason, for programs."""
+    """The machine-readable reason."""
     sentence: str
-    """The variable and the reason as text."""
+    """A message with the variable and the reason."""
 
 
 class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: it becomes a `Refused`
@@ -67,18 +69,17 @@ class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: i
         self.reason = reason
 
     def named(self, variable: str) -> Refused:
-        """Return the entry for the list of refused variables, given the name of the variable."""
+        """Return the `Refused` entry for this error, given the variable name."""
         return Refused(variable, self.reason, f"{variable}: {self}")
 
 
 class CannotVirtualizeError(InvalidInputError):
-    """Error raised when a file cannot be virtualized, or when a dataset has variables that cannot be
-    referenced.
+    """Error raised when a file cannot be virtualized, or when a dataset contains refused variables.
 
     Parameters
     ----------
     message
-        The reason.
+        The error message.
     refused
         The refused variables.
     """
@@ -86,5 +87,5 @@ class CannotVirtualizeError(InvalidInputError):
     def __init__(self, message: str, refused: Sequence[Refused] = ()) -> None:
         super().__init__(message, kind=ErrorKind.INVALID_VIRTUAL_REF)
         self.refused = tuple(refused)
-        """Each refused variable with its reason."""
+        """The refused variables, each with the reason."""
         self.args = (message, self.refused)

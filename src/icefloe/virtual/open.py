@@ -1,4 +1,4 @@
-"""`virtualize`: recognise the format of a file, parse it, and check that it did not change during parsing."""
+"""`virtualize`: detect the format of a file, parse it, and check that it did not change during parsing."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def virtualize(
     contiguous_chunk_bytes: int | None = None,
     version: str | None = None,
 ) -> VirtualDataset:
-    """Open a file as a virtual dataset: Zarr arrays whose chunks are references into the file.
+    """Open a file as a virtual dataset: a group of Zarr arrays whose chunks are references into the file.
 
-    Only the parts of a remote file that describe its layout are fetched. Variables that cannot be expressed
-    as references are listed in `VirtualDataset.refused`, each with a `RefusalReason`.
+    For remote files, only the byte ranges that describe the layout are fetched. Variables that cannot be
+    expressed as references are listed in `VirtualDataset.refused`, each with a `RefusalReason`.
 
     Parameters
     ----------
     path_or_url
         A local path, or a URL with the scheme `file`, `s3`, `gs`, `az`, `http` or `https`.
     format
-        The format of the file. By default, it is recognised by the first bytes.
+        The format of the file. By default, it is detected from the first bytes.
     group
         The group to parse, including its subgroups. By default, the whole file.
     store
-        Object store configuration of a remote file, as in a `VirtualChunkContainer`.
+        The object store configuration for a remote file, as in a `VirtualChunkContainer`.
     credential
         The credential for the store, as in `authorize_virtual_chunk_access`.
     drop_variables
@@ -65,7 +65,7 @@ def virtualize(
     version
         The version of an Icechunk repository: a branch, a tag, a snapshot id or a prefix of one,
         `BRANCH@TIME`, or any of these followed by `~N` for N commits earlier. By default, the branch `main`.
-        References point to the chunk objects of the repository. A remote repository is not recognised
+        References point to the chunk objects of the repository. A remote repository is not detected
         automatically:
         pass a version, or `format="icechunk"`.
 
@@ -107,8 +107,8 @@ def parse(
     format: Format | None = None,
     access: FindAccess = make_default_access,
 ) -> VirtualDataset:
-    """Open a file as a virtual dataset. `access` returns the store and the credential for each location that
-    references point to.
+    """Parse a file into a virtual dataset. `access` returns the store and the credential for a referenced
+    location.
     """
     with parse_and_keep_open(path_or_url, options, format, access) as (dataset, _):
         return dataset
@@ -121,9 +121,9 @@ def parse_and_keep_open(
     format: Format | None = None,
     access: FindAccess = make_default_access,
 ) -> Iterator[tuple[VirtualDataset, Members | None]]:
-    """Open a file as a virtual dataset and, if it is HDF5, also yield the members of its open root group.
+    """Parse a file into a virtual dataset. For HDF5, also yield the root group, which stays open.
 
-    Ingest reads the schema of an HDF5 file from these members instead of opening the file a second time.
+    Ingest reads the schema of an HDF5 file from the open group, instead of opening the file a second time.
     """
     with ExitStack() as stack:
         try:
@@ -164,7 +164,7 @@ def _parse_file(file: SourceFile, found: Format, options: ParseOptions, access: 
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
-    """Check whether a location is a folder or a prefix in a bucket, as opposed to a file."""
+    """Return True if a location is a directory or a bucket prefix, False if it is a file."""
     if format == "icechunk":
         return True
     if location.startswith("file:"):
@@ -190,7 +190,7 @@ def _parse_hierarchy(
 
 
 def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Load the variables that the options select, decoded by zarr."""
+    """Load the variables that the options select. zarr decodes their values."""
     chosen = [
         full
         for path, group in dataset.walk()

@@ -7,14 +7,13 @@ from typing import Any, Final
 import numpy as np
 
 END: Final = b"7777"
-"""The last bytes of a message."""
+"""The end marker of a GRIB message."""
 _MISSING: Final = 3.4028234663852886e38
-"""Marks missing values while a message is decoded. The default of ecCodes, 9999, may be a valid value."""
+"""The missing-value marker during decoding. The ecCodes default, 9999, may be a valid value."""
 
 
 def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", field: int = 0) -> Any:
-    """Decode the values of a GRIB message into an array whose last dimensions are the dimensions of the
-    grid."""
+    """Decode the values of a GRIB message into an array whose last dimensions are the grid dimensions."""
     import eccodes
 
     handle = eccodes.codes_new_from_message(split_fields(message)[field])
@@ -30,9 +29,9 @@ def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", fie
 
 
 def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: bool = False) -> Any:
-    """Arrange the values that a GRIB message decodes to as rows along x, for any scanning mode.
+    """Arrange the decoded values of a GRIB message in rows along x, for any scanning mode.
 
-    For latitudes and longitudes, pass `is_coordinate`: ecCodes never reverses every second row of these.
+    Pass `is_coordinate` for latitudes and longitudes, because ecCodes never reverses alternate rows of these.
     """
     import eccodes
 
@@ -51,7 +50,7 @@ def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: 
 
 
 def split_fields(message: bytes) -> list[bytes]:
-    """Split a GRIB message of edition 2 with several fields into one message per field, to decode them."""
+    """Split a GRIB 2 message with several fields into one message per field, so that each can be decoded."""
     if message[7] != 2:
         return [message]
     shared: dict[int, bytes] = {}

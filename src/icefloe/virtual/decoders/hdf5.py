@@ -1,8 +1,8 @@
-"""Decode the filters of HDF5.
+"""Decode data that HDF5 filters encoded.
 
-A filter has a number in the registry of the HDF Group, and parameters that the file stores. imagecodecs and
-numcodecs implement the compressions. Scale-offset and n-bit exist only in HDF5 and are implemented here (HDF5
-File Format Specification, section IV.A.2.l).
+Each filter has an id registered with the HDF Group, and parameters that are stored in the file. imagecodecs
+and numcodecs implement the compression filters. Scale-offset and n-bit exist only in HDF5, so they are
+implemented here (HDF5 File Format Specification, section IV.A.2.l).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 _INTEGERS, _FLOATS = 0, 1
-"""Value classes of the scale-offset filter."""
+"""Data type classes in the parameters of the scale-offset filter."""
 _ATOMIC: Final = 1
-"""Value class of plain numbers in the n-bit filter."""
+"""The class of atomic types in the parameters of the n-bit filter."""
 _SCALE_OFFSET_HEADER: Final = 21
 _BITSHUFFLE_LZ4, _BITSHUFFLE_ZSTD = 2, 3
 _BLOSC2_MAGIC: Final = b"b2frame\0"
 _BLOSC2_ZEROS, _BLOSC2_NAN, _BLOSC2_UNSET = 1, 2, 4
-"""Kinds of constant chunks, which a Blosc2 frame does not store."""
+"""Special chunk types in Blosc2 frames. The frame records only the type, because all values are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The shape and data type of a chunk that an HDF5 filter decodes."""
+    """The shape and data type of a chunk that HDF5 filters decode."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def size_bytes(self) -> int:
-        """The size of a chunk that an HDF5 filter decodes, in bytes."""
+        """The decoded size of an HDF5 chunk in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -45,7 +45,7 @@ Decoder: TypeAlias = Callable[[bytes, Sequence[int], Chunk], Any]
 
 
 def decode_filter(number: int, values: Sequence[int], data: bytes, chunk: Chunk) -> bytes:
-    """Decode bytes that the HDF5 filter `number` encoded; raise ValueError for unknown filters."""
+    """Decode bytes that an HDF5 filter encoded. Raise ValueError if the filter id is unknown."""
     if number not in DECODERS:
         known = ", ".join(map(str, sorted(DECODERS)))
         raise ValueError(f"HDF5 filter {number} cannot be decoded; known filters are {known}")
@@ -62,7 +62,7 @@ def _numcodec(name: str) -> Decoder:
 
 
 def _shuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Undo the shuffle of bytes by significance. Bytes after the last whole value were not shuffled."""
+    """Undo the HDF5 shuffle filter. Trailing bytes that do not form a whole value are not shuffled."""
     size = values[0]
     whole = len(data) - len(data) % size
     table = np.frombuffer(data[:whole], np.uint8).reshape(size, -1)
@@ -72,7 +72,7 @@ def _shuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 def _imagecodec(
     name: str, arguments: Callable[[Sequence[int], Chunk], dict[str, Any]] = lambda values, chunk: {}
 ) -> Decoder:
-    """Return a decoder of imagecodecs, with arguments that depend on the parameters and the chunk."""
+    """Wrap an imagecodecs decoder whose arguments are computed from the filter parameters and the chunk."""
 
     def decode(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
         import imagecodecs
@@ -89,10 +89,10 @@ def _make_szip_arguments(values: Sequence[int], chunk: Chunk) -> dict[str, Any]:
 
 
 def _blosc2(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Decode a Blosc2 frame, which contains one compressed chunk and describes its division into blocks."""
+    """Decode a Blosc2 frame that contains a single compressed chunk, and undo its division into blocks."""
     import imagecodecs
 
-    if data[2:10] != _BLOSC2_MAGIC:  # older versions of the filter store a chunk without a frame
+    if data[2:10] != _BLOSC2_MAGIC:  # older releases of the filter store a chunk without a frame
         return bytes(imagecodecs.blosc2_decode(data))
     unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=len(data))
     unpacker.feed(data)
@@ -112,7 +112,7 @@ def _blosc2_chunk(data: bytes, start: int) -> bytes:
 
 
 def _blosc2_constant(index: bytes, size: int, dtype: np.dtype[Any]) -> bytes:
-    """Decode a constant chunk, whose value the index contains instead of an offset."""
+    """Decode a Blosc2 chunk of equal values. The frame's index contains the value instead of an offset."""
     import imagecodecs
 
     (place,) = struct.unpack("<q", imagecodecs.blosc2_decode(index)[:8])
@@ -125,7 +125,7 @@ def _blosc2_constant(index: bytes, size: int, dtype: np.dtype[Any]) -> bytes:
 
 
 def _blosc2_blocks(header: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the shapes of the chunk and of its blocks; None if values are not divided into blocks."""
+    """Return the chunk shape and the block shape of a Blosc2 frame; None if it is not n-dimensional."""
     layers = header[13] if len(header) > 13 else None
     if not layers or b"b2nd" not in layers[1]:
         return None
@@ -135,7 +135,7 @@ def _blosc2_blocks(header: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
 
 
 def _blosc2_rows(data: bytes, shape: tuple[int, ...], block: tuple[int, ...]) -> bytes:
-    """Arrange values that are stored block by block, with padded blocks at the edges, in C order."""
+    """Convert values that are stored block by block, with padded edge blocks, to C order."""
     grid = tuple(-(-size // part) for size, part in zip(shape, block, strict=True))
     rank, itemsize = len(shape), len(data) // (math.prod(grid) * math.prod(block))
     table = np.frombuffer(data, np.uint8).reshape(*grid, *block, itemsize)
@@ -146,7 +146,9 @@ def _blosc2_rows(data: bytes, shape: tuple[int, ...], block: tuple[int, ...]) ->
 
 
 def _decode_zfp(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Decode ZFP. The parameters contain the header that all chunks share, in 32-bit words."""
+    """Decode ZFP-compressed data. The filter parameters contain the header that all chunks share, as 32-bit
+    words.
+    """
     import imagecodecs
 
     header = np.array(values[1:], "<u4").tobytes()
@@ -173,9 +175,9 @@ def _bitshuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 
 
 def _decode_scale_offset(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Decode scale-offset: differences from the minimum in as few bits as possible.
+    """Decode the scale-offset filter, which stores differences from the minimum in as few bits as possible.
 
-    A difference of all ones stands for the fill value.
+    A difference with all bits set represents the fill value.
     """
     _, factor, count, kind, size, signed, big, has_fill = values[:8]
     bits, width = struct.unpack("<IB", data[:5])
@@ -203,8 +205,10 @@ def _choose_letter(kind: int, signed: int) -> str:
 
 
 def _decode_nbit(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Decode n-bit: integers with as many bits as their type has; the highest bit is the sign."""
-    if values[1]:  # the type uses all its bits, so values are stored unchanged
+    """Decode the n-bit filter, which stores only the significant bits of integers. The highest bit is the
+    sign.
+    """
+    if values[1]:  # the type uses all its bits, so the filter stored the values unchanged
         return data
     _, _, count, kind, size, big, bits, offset = values[:8]
     if kind != _ATOMIC or offset:
@@ -217,7 +221,7 @@ def _decode_nbit(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 
 
 def _unpack(data: bytes, count: int, bits: int) -> NDArray[np.uint64]:
-    """Unpack consecutive integers with this many bits each, highest bit first."""
+    """Unpack consecutive integers of a given bit width, highest bit first."""
     wide = np.zeros((count, 64), np.uint8)
     if bits:
         flat = np.unpackbits(np.frombuffer(data, np.uint8), count=count * bits)

@@ -1,4 +1,4 @@
-"""Decode strips and tiles of TIFF files: decompression, predictors, and padding of the last strip."""
+"""Decode TIFF strips and tiles: decompress them, undo the predictor, and pad the last strip."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 _COMPRESSIONS: Final = ("lzw", "packbits", "zstd", "lzma")
-"""Compressions of bytes that imagecodecs decodes."""
+"""TIFF compression schemes for plain bytes, with the imagecodecs decoder of each."""
 _IMAGES: Final = {
     "jpeg": "jpeg_decode",
     "webp": "webp_decode",
     "jpeg2000": "jpeg2k_decode",
     "lerc": "lerc_decode",
 }
-"""Compressions of whole images, with the functions of imagecodecs."""
+"""TIFF compression schemes for whole images, with the imagecodecs decoder of each."""
 
 
 class SegmentCoding(Protocol):
-    """The encoding of the segments of a TIFF image: the settings of `TiffCodec`."""
+    """The encoding of TIFF strips and tiles. The fields match the configuration of `TiffCodec`."""
 
     compression: str
     predictor: int
@@ -31,7 +31,7 @@ class SegmentCoding(Protocol):
 
 
 def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Decode the samples of a TIFF strip or tile, in native byte order."""
+    """Decode a TIFF strip or tile to samples in native byte order."""
     if coding.compression in _IMAGES:
         return _pad(_decode_image(coding, data), shape, dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -71,13 +71,13 @@ def _decode_image(coding: SegmentCoding, data: bytes) -> Any:
 
 
 def _undo_differences(samples: Any, dtype: np.dtype[Any]) -> Any:
-    """Undo horizontal differencing. Sums wrap around as in the encoder."""
+    """Undo the TIFF predictor for horizontal differencing. Sums wrap around as in the encoder."""
     integers = samples.view(f"u{dtype.itemsize}")
     return np.cumsum(integers, axis=1, dtype=integers.dtype).view(dtype)
 
 
 def _undo_float_predictor(block: Any, samples: int, dtype: np.dtype[Any]) -> Any:
-    """Undo the floating-point predictor: differences of bytes that are ordered by significance."""
+    """Undo the TIFF floating-point predictor, which stores byte differences ordered by significance."""
     rows, row_bytes = block.shape
     pixels = block.reshape(rows, row_bytes // samples, samples) if samples > 1 else block[..., np.newaxis]
     summed = np.cumsum(pixels, axis=1, dtype=np.uint8).reshape(rows, dtype.itemsize, -1)

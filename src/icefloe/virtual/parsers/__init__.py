@@ -1,6 +1,6 @@
-"""The registry of parsers: file formats, how they are recognised, and the module that parses each.
+"""The parser registry: supported file formats, how each is detected, and which module parses it.
 
-Each format has a module or a folder in this package.
+Each format has a module or a subpackage in this package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PARSERS: Final = {
     "zarr": ("zarr.stores", "parse_zarr_zip"),
     "tiff": ("tiff.file", "parse_tiff"),
 }
-"""Module and function of each parser, which are imported when needed: most require an optional library."""
+"""The module and function of each parser, imported on demand because most need optional packages."""
 _SIGNATURES: Final[dict[bytes, Format]] = {
     b"CDF\x01": "netcdf3",
     b"CDF\x02": "netcdf3",
@@ -42,50 +42,52 @@ _SIGNATURES: Final[dict[bytes, Format]] = {
     b"GRIB": "grib",
     b"\x0e\x03\x13\x01": "hdf4",
 }
-"""First four bytes of files that identify their format with certainty."""
+"""File signatures: the first four bytes, for formats that these identify unambiguously."""
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _USERBLOCKS: Final = 16
-"""Number of offsets (512, 1024, 2048, ...) at which the signature may follow a user block."""
+"""The number of offsets (512, 1024, 2048, ...) to search for an HDF5 signature after a user block."""
 LOADED_BYTES: Final = 1 << 24
-"""Coordinates larger than this are not loaded unless they are selected by name."""
+"""The size limit in bytes for loading coordinates that are not selected by name."""
 ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
-"""First bytes of a zip file, and of an empty one."""
+"""The signatures of a zip file and of an empty zip file."""
 INLINE_BYTES: Final = 1 << 24
-"""Largest size of values that are stored inline because references cannot describe their encoding."""
+"""The size limit in bytes for values that are stored inline because references cannot describe their
+encoding.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ParseOptions:
-    """The options of all parsers: which variables to parse, and which to load."""
+    """Options that all parsers share: which variables to parse, and which to load."""
 
     group: str | None = None
-    """Path of the group to parse; None for the whole file."""
+    """The path of the group to parse. None parses the whole file."""
     drop_variables: frozenset[str] = frozenset()
     """Names or paths of variables to exclude."""
     loadable_variables: frozenset[str] | None = None
-    """Names or paths of variables to load; None for dimension coordinates."""
+    """Names or paths of variables to load. None loads dimension coordinates."""
     contiguous_chunk_bytes: int | None = None
-    """Largest chunk of a contiguous variable; None for one chunk."""
+    """The maximum chunk size in bytes for contiguous variables. None makes each a single chunk."""
     version: str | None = None
-    """The version of an Icechunk repository (see `resolve_version`); None for the branch main."""
+    """The version of an Icechunk repository (see `resolve_version`). None selects the branch main."""
     grib_parts: bool = False
-    """True to make a group of each part of a GRIB file, even if all parts fit into one dataset."""
+    """True to put each part of a GRIB file in its own group, even if all parts fit into one dataset."""
 
     def is_excluded(self, path: str) -> bool:
-        """Return whether the options of a parser exclude a variable."""
+        """Return True if the parser options exclude a variable."""
         return not self.drop_variables.isdisjoint((path, path.rpartition("/")[2]))
 
     def should_load(self, path: str, dimensions: Sequence[str], size_bytes: int) -> bool:
-        """Return whether a parser should load the values of a variable."""
+        """Return True if the parser should load the values of a variable."""
         name = path.rpartition("/")[2]
         if self.loadable_variables is not None:
             return not self.loadable_variables.isdisjoint((path, name))
         return tuple(dimensions) == (name,) and size_bytes <= LOADED_BYTES
 
     def choose_contiguous_chunks(self, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-        """Choose the chunk shape in which a parser presents a contiguous variable.
+        """Choose a chunk shape for a variable that is contiguous in its file.
 
-        Each chunk must be contiguous as well, and all must have the same size, because Zarr always reads
+        Each chunk must also be contiguous, and all chunks must have the same size, because Zarr always reads
         whole chunks, even at the edge of an array.
         """
         chunks = [max(size, 1) for size in shape]
@@ -104,14 +106,14 @@ class ParseOptions:
 
 
 def find_parser(format: Format) -> Parser:
-    """Find the parser of a file format in the registry, and import it."""
+    """Import and return the parser for a file format."""
     module, function = _PARSERS[format]
     parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
     return parser
 
 
 def recognize(file: SourceFile) -> Format:
-    """Recognize the format of a file by its first bytes, to choose its parser.
+    """Detect the format of a file from its first bytes, to choose a parser.
 
     Raises
     ------
@@ -125,7 +127,7 @@ def recognize(file: SourceFile) -> Format:
         return "fits"
     if head.startswith(_HDF5) or _has_userblock(file):
         return "hdf5"
-    if b"GRIB" in head:  # some files have a line of text before the first message
+    if b"GRIB" in head:  # some files have a line of text before the first GRIB message
         return "grib"
     if head[:4] in ZIP_MAGIC:
         return "zarr"
@@ -141,6 +143,6 @@ def recognize(file: SourceFile) -> Format:
 
 
 def _has_userblock(file: SourceFile) -> bool:
-    """Check whether the signature of HDF5 follows a user block."""
+    """Return True if an HDF5 signature follows a user block."""
     starts = [512 << power for power in range(_USERBLOCKS)]
     return any(file.peek(start, start + 8) == _HDF5 for start in starts if start < file.size_bytes)

@@ -1,4 +1,4 @@
-"""Parse a version of an Icechunk repository: native chunks become references to chunk objects."""
+"""Parse one version of an Icechunk repository: native chunks become references to chunk objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HIDDEN: Final = "_icefloe"
 
 
 def is_repository(folder: str) -> bool:
-    """Return whether a local folder is an Icechunk repository, which has a parser."""
+    """Return True if a local directory is an Icechunk repository."""
     has = {
         name: os.path.exists(os.path.join(folder, name))
         for name in ("repo", "refs", "snapshots", "zarr.json")
@@ -39,7 +39,7 @@ def is_repository(folder: str) -> bool:
 
 
 def parse_repository(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a version of an Icechunk repository to references to its chunks. By default, the branch main."""
+    """Parse one version of an Icechunk repository into a virtual dataset. The default is the branch main."""
     store, credential = access(location)
     container = make_container(location, store)
     check_credential(container, credential)
@@ -63,7 +63,7 @@ def parse_repository(location: str, options: ParseOptions, access: FindAccess) -
 
 
 class _Sources(SourceNumbers):
-    """The files that contain the chunks of a repository."""
+    """The source files of a parsed repository: its chunk objects, and the files of its virtual chunks."""
 
     def __init__(self, location: str, containers: Iterable[VirtualChunkContainer]) -> None:
         super().__init__(location)
@@ -71,13 +71,11 @@ class _Sources(SourceNumbers):
         self._containers = Containers.of(list(containers))
 
     def of_native(self, ids: NDArray[np.uint8]) -> list[int]:
-        """Return source numbers for chunk objects, which never change and need no checksum."""
+        """Return source numbers for native chunk objects. They never change, so they need no checksum."""
         return [self.number(Source(f"{self._location}/chunks/{each}", None)) for each in encode_column(ids)]
 
     def of_virtual(self, refs: ArrayManifest) -> list[int]:
-        """Return source numbers for the files of virtual references, each with the checksum that the
-        repository stores.
-        """
+        """Return source numbers for virtually referenced files, with the checksums from the repository."""
         texts = to_absolute_locations(refs.locations, self._containers)
         etags = refs.etags.texts("etag of a virtual chunk") if len(refs.etags) else []
         rows = np.stack([refs.location_codes, refs.etag_codes, refs.last_modified], axis=1)

@@ -1,6 +1,7 @@
-"""Parse references of kerchunk, as JSON (versions 0 and 1) or as folders of Parquet files.
+"""Parse kerchunk references, stored as JSON (version 0 or 1) or in a directory of Parquet files.
 
-kerchunk does not record the state of the referenced files, so their current state is assumed.
+kerchunk does not record checksums or modification times of the referenced files, so the files are assumed to
+be unchanged.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from icefloe.virtual.sources import (
 _ENCODED: Final = "base64:"
 _RANGE: Final = [str, int, int]
 _UNKNOWN: Final = 1 << 62
-"""Assumed size of files whose size is unknown; larger than any file."""
+"""A placeholder for unknown file sizes, larger than any real file."""
 
 
 class _Sources:
-    """The files that references point to, numbered in the order of their first use."""
+    """The referenced files, numbered in order of first use."""
 
     def __init__(self, referrer: str, access: FindAccess) -> None:
         self._referrer = referrer
@@ -54,7 +55,7 @@ class _Sources:
         self._sizes: dict[int, int] = {}
 
     def number(self, url: str) -> int:
-        """Return the number of a file."""
+        """Return the source number for a URL. A new file gets the next number."""
         found = self._numbers.get(url)
         if found is None:
             location = to_location(url)
@@ -65,14 +66,14 @@ class _Sources:
         return found
 
     def size_of(self, number: int) -> int:
-        """Find the size of a file that a reference covers as a whole."""
+        """Return the size of a file, for references to whole files."""
         if number not in self._sizes:
             location = self._locations[number]
             self._sizes[number] = open_file(location, *self._access(location)).size_bytes
         return self._sizes[number]
 
     def check(self) -> tuple[Source, ...]:
-        """Find the current state of all files."""
+        """Look up the current state of all referenced files."""
         found = check_sources(self._locations, self._access)
         wait_for_next_second(found)
         return tuple(found)
@@ -95,7 +96,7 @@ def _check_ends(sources: Sequence[Source], chunks: KeyedChunks | ZarrArrayChunks
 
 
 def parse_kerchunk_json(file: SourceFile, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a JSON file of kerchunk references."""
+    """Parse a kerchunk JSON file into a virtual dataset."""
     place = file.location
     try:
         found = json.loads(file.read(0, file.size_bytes))
@@ -125,7 +126,7 @@ def _parse_references(
     keys: list[str] = []
     codes, offsets, lengths = array("L"), array("Q"), array("Q")
     filled: dict[str, int] = {}
-    for key, value in refs.items():  # JSON yields Python objects; columns are built here
+    for key, value in refs.items():  # JSON parsing yields Python objects; columns are built here
         if isinstance(value, list):
             url, offset, length = value if _is_range(value) else _parse_range(key, value, place)
             code = filled.get(url)
@@ -162,7 +163,7 @@ def _is_range(value: list[Any]) -> bool:
 
 
 def _parse_range(key: str, value: list[Any], place: str) -> tuple[str, int, int | None]:
-    """Return the URL, offset and length of a reference. The length is None for a whole file."""
+    """Return the URL, offset and length of a kerchunk reference. The length is None for a whole file."""
     if len(value) == 1 and isinstance(value[0], str):
         return value[0], 0, None
     raise CannotVirtualizeError(
@@ -186,7 +187,7 @@ def _decode_inline(key: str, value: str, place: str) -> bytes:
 
 
 def is_parquet(folder: str) -> bool:
-    """Return whether a local folder contains kerchunk references in Parquet files."""
+    """Return True if a local directory contains kerchunk references in Parquet files."""
     try:
         with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
             return "record_size" in json.load(file)
@@ -195,8 +196,7 @@ def is_parquet(folder: str) -> bool:
 
 
 def parse_kerchunk_parquet(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a local folder of kerchunk references in Parquet files, with `record_size` references of one
-    array each."""
+    """Parse a local directory of kerchunk Parquet files, each with `record_size` references of one array."""
     folder = unquote(urlsplit(location).path)
     with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
         consolidated = json.load(file)
@@ -242,7 +242,9 @@ def _read_parquet_array(
 
 
 def _read_columns(table: Any, sources: _Sources) -> tuple[tuple[Any, Any, Any, Any], dict[int, bytes]]:
-    """Return the row, source, offset and length of references to files, and inline bytes by row."""
+    """Read kerchunk Parquet columns: row, source, offset and length of each reference, and inline data by
+    row.
+    """
     raw: dict[int, bytes] = {}
     if "raw" in table.column_names:
         column = table["raw"].combine_chunks()

@@ -1,7 +1,7 @@
-"""Parse the header of NetCDF-3 files: classic, 64-bit offset and CDF-5.
+"""Parse the headers of NetCDF-3 files: classic, 64-bit offset and CDF-5.
 
-Values are big-endian and not compressed. A variable is contiguous. A variable with the record dimension is
-contiguous within each record, and records of all variables are interleaved.
+Values are big-endian and uncompressed. Variables without the record dimension are contiguous. Record
+variables are contiguous within each record, and the records of all variables are interleaved.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _TYPES: Final = {
 }
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
 _STREAMING: Final = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
-"""Number of records in the header of a file that is still being written."""
+"""The header's record count while a file is still being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A variable as declared in the header."""
+    """A variable declaration in a NetCDF-3 header."""
 
     name: str
     dimensions: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Declared:
 
 
 def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """Parse a NetCDF-3 file: classic, 64-bit offset or CDF-5. All chunks are in source 0."""
+    """Parse a NetCDF-3 file (classic, 64-bit offset or CDF-5). All chunks are in source 0."""
     if options.group not in (None, "", "/"):
         raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}: NetCDF-3 has no groups")
     header = _Header(file)
@@ -68,7 +68,7 @@ def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
 
 class _Header:
-    """The header of a file."""
+    """The parsed header of a NetCDF-3 file."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
@@ -92,16 +92,18 @@ class _Header:
         self.record_count = self._count_records()
 
     def is_record(self, variable: _Declared) -> bool:
-        """Check whether a variable has the record dimension."""
+        """Return True if a variable has the record dimension."""
         return bool(variable.dimensions) and variable.dimensions[0] == self.record_dimension
 
     def slab_bytes(self, variable: _Declared) -> int:
-        """Return the size of a variable, or of one of its records, without padding."""
+        """Return the unpadded size in bytes of a variable, or of one of its records."""
         numbers = variable.dimensions[1:] if self.is_record(variable) else variable.dimensions
         return math.prod(self.dimensions[number][1] for number in numbers) * variable.dtype.itemsize
 
     def _compute_record_bytes(self) -> int:
-        """Return the distance between records. The records of a single record variable are not padded."""
+        """Return the distance in bytes between records. A sole record variable has no padding between
+        records.
+        """
         sizes = [self.slab_bytes(variable) for variable in self.variables if self.is_record(variable)]
         return sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
 
@@ -126,7 +128,7 @@ class _Header:
         data = self._take_padded(count * dtype.itemsize)
         if (
             dtype.kind == "S"
-        ):  # programs in C often store the terminating null byte, which readers do not show
+        ):  # C programs often store the terminating null byte, which readers do not show
             return name, data if name == "_FillValue" else data.replace(b"\0", b"")
         return name, np.frombuffer(data, dtype)
 

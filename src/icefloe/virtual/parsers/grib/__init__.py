@@ -1,1 +1,1 @@
-"""GRIB editions 1 and 2."""
+"""The parser for GRIB editions 1 and 2."""

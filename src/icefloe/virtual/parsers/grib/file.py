@@ -1,8 +1,8 @@
-"""Parse GRIB 1 and 2: each message is a chunk.
+"""Parse GRIB 1 and 2 files into references. Each message becomes a chunk.
 
 Messages that differ only in ensemble number, time, step or level form a variable. Variables, dimensions and
-coordinates have the names that cfgrib gives them. If variables do not share their coordinates, each set of
-coordinates becomes a group; cfgrib returns several datasets in this case.
+coordinates have the same names as in cfgrib. If variables do not share their coordinates, each set of
+coordinates becomes a group, where cfgrib would return several datasets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COMMON_KEYS: Final = (
     "gridType",
     "md5GridSection",
 )
-"""Keys that have the same value in all messages of a variable."""
+"""GRIB keys that must have the same value in all messages of a variable."""
 _DESCRIBING: Final = (
     "shortName",
     "name",
@@ -95,35 +95,35 @@ _LEVELS: Final[dict[str, dict[str, Any]]] = {
         "standard_name": "height",
     },
 }
-"""Attributes of levels, as cfgrib has them."""
+"""Attributes of level coordinates, as in cfgrib."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The grid of a message."""
+    """The grid of a GRIB message."""
 
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
     latitude: NDArray[np.float64] | None
-    """One value per row; None if each point has its own, which is decoded from the message."""
+    """One latitude per row. None if latitudes vary within rows; they are then decoded from the message."""
     longitude: NDArray[np.float64] | None
     located: bool
-    """True if ecCodes can compute latitudes and longitudes."""
+    """True if ecCodes can compute the latitudes and longitudes of the grid points."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field, and its position among the fields of its variable."""
+    """A GRIB field, and its coordinates within its variable."""
 
     message: Message
     number_in_message: int
     place: tuple[Any, ...]
-    """The position: ensemble number, time in seconds since 1970, step in hours, and level."""
+    """The coordinates: ensemble number, time in seconds since 1970, step in hours, and level."""
 
 
 @dataclass(slots=True)
 class _Cube:
-    """The fields of one variable."""
+    """All fields of one GRIB variable."""
 
     name: str
     level_name: str
@@ -136,7 +136,7 @@ class _Cube:
         return tuple(sorted(found, reverse=axis == 3 and self.level_name in _FALLING))
 
     def kind(self) -> Kind:
-        """Return the properties that distinguish the variable from variables of other groups."""
+        """Return the properties that distinguish the part of the file to which the variable belongs."""
         levels = self.values(_AXES.index("level"))
         return Kind(self.level_name, str(self.keys.get("stepType")), format_level(levels))
 
@@ -147,7 +147,7 @@ class _Cube:
 
 
 def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """Parse a GRIB file. All chunks are in source 0."""
+    """Parse a GRIB file into a virtual dataset. All chunks are in source 0."""
     scan = _Scan(file, options)
     scan.run()
     cubes = list(scan.cubes.values())
@@ -172,13 +172,13 @@ def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
 
 def _fit_into_one_dataset(cubes: Sequence[_Cube]) -> bool:
-    """Check whether variables fit into one dataset."""
+    """Return True if the variables of a GRIB file fit into one dataset."""
     names = {cube.name for cube in cubes}
     return len({cube.coordinates() for cube in cubes}) <= 1 and len(names) == len(cubes)
 
 
 def _split_parts(cubes: Sequence[_Cube]) -> dict[Kind, list[_Cube]]:
-    """Split variables by their kind into parts with the same coordinates, the largest first."""
+    """Split GRIB variables into parts by kind and coordinates. Parts of a kind are sorted largest first."""
     found: dict[Kind, dict[tuple[Any, ...], list[_Cube]]] = {}
     for cube in cubes:
         alike = found.setdefault(cube.kind(), {})
@@ -202,7 +202,7 @@ def _make_order_key(cubes: Sequence[_Cube]) -> tuple[Any, ...]:
 
 
 def _with_group(dataset: VirtualDataset, path: Sequence[str], group: VirtualDataset) -> VirtualDataset:
-    """Add a group at a path below a dataset. An existing group keeps its subgroups."""
+    """Add a group to a dataset at the given path. Subgroups that already exist there are kept."""
     name, *rest = path
     there = dataset.groups.get(name, VirtualDataset({}, ()))
     new = _with_group(there, rest, group) if rest else replace(group, groups=there.groups)
@@ -210,7 +210,7 @@ def _with_group(dataset: VirtualDataset, path: Sequence[str], group: VirtualData
 
 
 def _select_part(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_Cube]:
-    """Select a part by its kind or name, or the messages that the path describes, if they fit together."""
+    """Select one part of a GRIB file by kind, group name, or matching messages that fit into one dataset."""
     parts = _split_parts(cubes)
     names = name_groups(parts)
     for kind, mine in parts.items():
@@ -227,7 +227,7 @@ def _select_part(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_C
 
 
 class _Scan:
-    """A scan of the messages of a file."""
+    """A scan of all GRIB messages in a file, which builds its grids and variables."""
 
     def __init__(self, file: SourceFile, options: ParseOptions) -> None:
         self._file = file
@@ -258,7 +258,7 @@ class _Scan:
 
     def _add(self, handle: Any, message: Message, number: int) -> None:
         keys = {name: _get(handle, name) for name in _COMMON_KEYS}
-        # ecCodes looks names up in tables, which takes longer than everything else: do it once per variable.
+        # ecCodes lookups by name take longer than everything else, so do them once per variable.
         mark = tuple(keys.values())
         if mark not in self._names:
             self._names[mark] = _find_variable_name(handle)
@@ -277,7 +277,7 @@ class _Scan:
         field = _Field(message, number, place)
         for again in range(
             len(self.cubes) + 1
-        ):  # a second field at the same position starts another variable
+        ):  # a second field with the same coordinates starts another variable
             cube = self.cubes.get((*mark, number, again))
             if cube is None:
                 level = str(keys["typeOfLevel"])
@@ -350,7 +350,7 @@ _TABULAR = frozenset(
         "polar_stereographic",
     }
 )
-"""Grids that have two dimensions. cfgrib lists the points of any other grid along the dimension `values`."""
+"""Grid types with two dimensions. For all other grids, cfgrib uses a single dimension named `values`."""
 
 
 def _read_grid(handle: Any, grid_type: str) -> _Grid:
@@ -392,7 +392,7 @@ def _make_dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, V
 
 
 def _find_axes(cube: _Cube) -> list[tuple[str, int, tuple[Any, ...]]]:
-    """Return the name, position and values of each axis along which messages differ."""
+    """Return the name, index and values of each axis along which the messages of a variable differ."""
     names = [cube.level_name if axis == "level" else axis for axis in _AXES]
     return [
         (names[axis], axis, cube.values(axis)) for axis in range(len(_AXES)) if len(cube.values(axis)) > 1
@@ -471,7 +471,9 @@ def _make_grid_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
 
 
 def _make_decoded_coordinate(cube: _Cube, name: str, key: str) -> VirtualVariable:
-    """Create a coordinate with a value per point, which ecCodes computes from any message with this grid."""
+    """Create a coordinate with one value per grid point, which ecCodes decodes from any message with this
+    grid.
+    """
     field = next(iter(cube.fields.values()))
     grid = cube.grid
     return VirtualVariable(

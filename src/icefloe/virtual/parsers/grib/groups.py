@@ -1,8 +1,8 @@
-"""Names for the parts of GRIB files that do not fit into one dataset.
+"""Choose group names for the parts of GRIB files that do not fit into one dataset.
 
-A part consists of messages that can share coordinates. Its name contains its distinguishing properties: the
-type of level; the type of step, if that type of level has several; the level, if variables lie on different
-ones; and a number as a last resort.
+A part consists of messages that can share coordinates. Its name is built from the properties that distinguish
+it: the level type; the step type, if that level type has several; the level, if variables are on different
+levels; and a number as a last resort.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ _TEXT: Final = re.compile(r"typeOfLevel=([^,]*),stepType=([^,]*)(?:,level=([^,]*
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """The kind of a GRIB file's part: the properties that distinguish it. Its text selects the part, like the
-    path of a group.
-    """
+    """The properties that identify a part of a GRIB file. As text, it selects the part like a group path."""
 
     level_type: str
     step_type: str
     level: str = ""
-    """The level, if there is only one."""
+    """The level, if there is exactly one."""
     number: int = 1
-    """Number of the part among parts that differ only in their coordinates."""
+    """A number that distinguishes parts that differ only in their coordinates."""
 
     def __str__(self) -> str:
         level = f",level={self.level}" if self.level else ""
@@ -35,13 +33,14 @@ class Kind:
 
     @staticmethod
     def parse(text: str) -> Kind | None:
-        """Parse the text of a GRIB part's kind; return None for other text, such as the path of a group."""
+        """Parse the text form of a GRIB part's kind. Return None for other text, such as a group path."""
         found = _TEXT.fullmatch(text)
         return None if found is None else Kind(found[1], found[2], found[3] or "", int(found[4] or 1))
 
     def matches(self, path: str) -> bool:
-        """Return whether a group path of level type and, optionally, step type and level matches the kind of
-        a GRIB part."""
+        """Return True if a group path (level type, optional step type and level) matches this kind of GRIB
+        part.
+        """
         level_type, *rest = path.split("/")
         return level_type == self.level_type and rest in (
             *([], [self.step_type], [self.level]),
@@ -50,15 +49,16 @@ class Kind:
 
 
 def format_level(levels: Collection[float]) -> str:
-    """Format the level of a GRIB variable for a group name; empty if there is not exactly one level."""
+    """Format the level of a GRIB variable for a group name. Return "" unless there is exactly one level."""
     return f"{next(iter(levels)):g}" if len(levels) == 1 else ""
 
 
 def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) -> dict[Kind, str]:
-    """Choose a group name for each kind of GRIB part. Kinds in `named` keep their names.
+    """Choose a group name for each part of a GRIB file. Parts in `named` keep their names.
 
-    Levels are part of a name, so omit them from kinds whose variables are all on the same levels. No group is
-    below another one, because xarray opens a tree only if groups share the coordinates of their parents.
+    Levels are part of a name, so callers should omit them from kinds whose variables are all on the same
+    levels. Groups are never nested in each other, because xarray opens a tree only if child groups share the
+    coordinates of their parents.
     """
     names = dict(named or {})
     everything = {*kinds, *names}
@@ -84,7 +84,7 @@ def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) 
 
 
 def _add_number(name: str, number: int, used: Collection[str]) -> str:
-    """Add a number to a name, unless it is 1 and nothing else has the name."""
+    """Append a number to a name, unless the number is 1 and the name is unique."""
     found = f"{name}_{number}" if number > 1 else name
     while found in used:
         number += 1

@@ -1,4 +1,4 @@
-"""Locate GRIB messages in a file, and read their headers."""
+"""Locate the GRIB messages in a file, and read their headers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from icefloe.virtual.sources import SourceFile
 MAGIC: Final = b"GRIB"
 _SEARCHED: Final = 1 << 12
 _HAS_GRID, _HAS_BITMAP = 0x80, 0x40
-"""Flags in the product definition section of edition 1."""
+"""Flags in the product definition section of GRIB 1."""
 _BITMAP, _VALUES = 6, 7
-"""Section numbers of edition 2."""
+"""Section numbers of GRIB 2."""
 _NO_BITMAP: Final = (6).to_bytes(4) + bytes([_BITMAP, 255])
 _NO_VALUES: Final = (5).to_bytes(4) + bytes([_VALUES])
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The location of a GRIB message in its file."""
+    """The byte range of a GRIB message in its file."""
 
     offset: int
     length: int
@@ -30,10 +30,10 @@ class Message:
 
 
 def read_headers(file: SourceFile, message: Message) -> list[bytes]:
-    """Read each field of a GRIB message as a message without values.
+    """Read each field of a GRIB message as a header-only message, without data values.
 
-    Only the sections before the values are read from messages of edition 2. A message of edition 1 is read as
-    a whole, because the number of points may follow from the values alone.
+    For edition 2, only the sections before the data section are read. An edition 1 message is read
+    completely, because its number of points may be known only from the values.
     """
     if message.edition == 1:
         return [file.read(message.offset, message.offset + message.length)]
@@ -62,7 +62,7 @@ def _read_headers_2(file: SourceFile, message: Message) -> list[bytes]:
 
 
 def iterate_messages(file: SourceFile) -> Iterator[Message]:
-    """Yield the GRIB messages of a file in order, skipping bytes between them."""
+    """Iterate over the GRIB messages of a file in order, skipping any bytes between them."""
     position = _find_next_magic(file, 0)
     while position is not None:
         message = _read_message_at(file, position)
@@ -99,9 +99,9 @@ def _read_message_at(file: SourceFile, offset: int) -> Message:
 
 
 def _read_first_edition_length(file: SourceFile, offset: int, length: int) -> int:
-    """Return the length of a message of edition 1, whose length field of three bytes ends at 8 MB.
+    """Return the length of a GRIB 1 message, whose three-byte length field is limited to 8 MB.
 
-    ECMWF stores longer messages with the length in units of 120 bytes, and the remainder in the length field
+    ECMWF encodes the length of longer messages in units of 120 bytes, with the remainder in the length field
     of the last section.
     """
     if not length & 0x800000:

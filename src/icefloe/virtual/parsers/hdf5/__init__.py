@@ -1,1 +1,1 @@
-"""HDF5 and NetCDF-4."""
+"""The parser for HDF5 and NetCDF-4 files."""

@@ -1,8 +1,8 @@
-"""Read the chunk index of an HDF5 dataset from the bytes of a local file.
+"""Read the chunk index of an HDF5 dataset directly from the bytes of a local file.
 
-The HDF5 library calls a Python function for each chunk, which takes more than a microsecond. The two usual
-kinds of index, version 1 B-trees and fixed arrays, have entries of a fixed size that numpy reads at once.
-For all others, and whenever the library disagrees, the result is None and the library walks the index.
+The HDF5 library calls a Python function for each chunk, which takes more than a microsecond. The two most
+common index types, version 1 B-trees and fixed arrays, have fixed-size entries that numpy can read at once.
+For all other types, and whenever the result disagrees with the library, the caller uses the library instead.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import h5py
 
 Table: TypeAlias = NDArray[np.uint64]
-"""The chunks of a dataset, as columns: the indices of the first cell, the position, the size, and the mask of
-skipped filters.
+"""Chunk locations with one row per chunk: the indices of its first element, its file offset, its size, and
+the mask of skipped filters.
 """
 _Read: TypeAlias = Callable[[int, int], bytes]
 
 _MANY_CHUNKS: Final = 1000
-"""The number of chunks from which reading the index pays off."""
+"""The number of chunks above which reading the index directly is faster."""
 _UNDEFINED: Final = np.uint64((1 << 64) - 1)
 _LAYOUT: Final = 8
 _CONTINUATION: Final = 16
@@ -35,13 +35,11 @@ _FIXED_ARRAY: Final = 3
 
 
 class _UnknownIndexError(Exception):
-    """Error raised when a chunk index is damaged or of an unknown kind."""
+    """Error raised when a chunk index is damaged or has an unsupported type."""
 
 
 def read_chunk_index(dataset: h5py.Dataset) -> Table | None:
-    """Read the chunk index of an HDF5 dataset: the positions of all chunks; None if only the HDF5 library
-    can.
-    """
+    """Read all chunk locations from an HDF5 chunk index. Return None if only the library can read it."""
     file = dataset.file
     grid = [-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
     if math.prod(grid) < _MANY_CHUNKS or file.driver != "sec2" or file.mode != "r":
@@ -65,7 +63,7 @@ def _read(file: int, at: int, size: int) -> bytes:
 
 
 def _agrees_with_library(dataset: h5py.Dataset, table: Table) -> bool:
-    """Return whether the HDF5 library finds as many chunks, and some of them at the same positions."""
+    """Return True if the HDF5 library reports the same number of chunks, and the same locations for a few."""
     rank = len(dataset.shape)
     if not len(table) or dataset.id.get_num_chunks() != len(table):
         return False
@@ -93,7 +91,7 @@ def _read_index(dataset: h5py.Dataset, read: _Read) -> Table:
 
 
 def _find_layout(read: _Read, header: int) -> bytes:
-    """Return the data layout message of an object header."""
+    """Return the data layout message from an HDF5 object header."""
     start = read(header, 16)
     if start[:4] == b"OHDR":
         flags = start[5]
@@ -116,7 +114,7 @@ def _find_layout(read: _Read, header: int) -> bytes:
 def _iterate_messages(
     read: _Read, start: int, size: int, head: int, *, is_new: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the types and contents of header messages, in all blocks of an object header."""
+    """Yield the type and content of each message in an HDF5 object header, including continuation blocks."""
     blocks = [(start, size)]
     for start, size in blocks:  # grows while it is read
         data, at = read(start, size), 0
@@ -126,14 +124,14 @@ def _iterate_messages(
             message = data[at + head : stop]
             if kind == _CONTINUATION and len(blocks) < 1000:
                 more, count = struct.unpack_from("<QQ", message)
-                # Newer blocks have a signature and a checksum.
+                # Version 2 blocks have a signature and a checksum.
                 blocks.append((more + 4, count - 8) if is_new else (more, count))
             yield kind, message
             at = stop
 
 
 def _read_tree(read: _Read, root: int, rank: int) -> Table:
-    """Read a version 1 B-tree, level by level."""
+    """Read an HDF5 version 1 B-tree, level by level."""
     entry = np.dtype(
         [("size", "<u4"), ("mask", "<u4"), ("start", "<u8", (rank,)), ("element", "<u8"), ("child", "<u8")]
     )
@@ -155,7 +153,7 @@ def _read_tree(read: _Read, root: int, rank: int) -> Table:
 
 
 def _read_fixed_array(read: _Read, header: int, dataset: h5py.Dataset) -> Table:
-    """Read a fixed array, whose pages exist only if a chunk of them was written."""
+    """Read an HDF5 fixed array index. Pages in which no chunk was written are not stored."""
     signature, _, client, width, page_bits, count, block = struct.unpack("<4sBBBBQQ", read(header, 24))
     grid = [-(-size // chunk) for size, chunk in zip(dataset.maxshape, dataset.chunks, strict=True)]
     if signature != b"FAHD" or client > 1 or math.prod(grid) != count:
@@ -180,7 +178,7 @@ def _read_fixed_array(read: _Read, header: int, dataset: h5py.Dataset) -> Table:
 
 
 def _read_elements(read: _Read, block: int, count: int, width: int, page: int) -> bytes:
-    """Read the elements of the data block of a fixed array."""
+    """Read all elements in the data block of an HDF5 fixed array."""
     if read(block, 4) != b"FADB":
         raise _UnknownIndexError
     if count <= page:

@@ -1,4 +1,4 @@
-"""Convert the filters of chunked HDF5 datasets to Zarr codecs, and their chunks to references."""
+"""Convert chunked HDF5 datasets: filters become Zarr codecs, and chunks become references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import h5py
 
 StoredFilter: TypeAlias = tuple[int, int, tuple[int, ...], bytes]
-"""A filter as h5py describes it: number, flags, values and name."""
+"""An HDF5 filter as h5py describes it: id, flags, parameters and name."""
 _SHUFFLE: Final = 2
 _FLETCHER32: Final = 3
 _CHECKSUM_BYTES: Final = 4
@@ -31,27 +31,27 @@ _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """A filter of an HDF5 dataset, and the Zarr codec that decodes it."""
+    """An HDF5 filter, and the Zarr codec that decodes it."""
 
     bit: int
-    """Bit of the filter in the masks of chunks that skipped it."""
+    """The bit of this filter in the chunks' filter masks. It is set if a chunk skipped the filter."""
     number: int
     values: tuple[int, ...]
     codec: dict[str, Any]
 
     @property
     def can_encode(self) -> bool:
-        """True if the codec can encode, because it is part of zarr or numcodecs."""
+        """True if the codec can also encode, because it comes from zarr or numcodecs."""
         return bool(self.codec["name"] != HDF5)
 
     @property
     def skips(self) -> bool:
-        """True if the codec returns chunks of the decoded size unchanged."""
+        """True if the codec leaves chunks unchanged that already have the decoded size."""
         return bool(self.codec["configuration"].get("skips", False))
 
 
 def _blosc(values: Sequence[int]) -> dict[str, Any]:
-    # Two versions, sizes of elements and chunks, and then level, shuffle and compressor, which are optional.
+    # Two versions, element and chunk size; then level, shuffle and compressor, which are optional.
     level, shuffle, compressor = values[4:7] if len(values) >= 7 else (5, 1, 0)
     return blosc_codec(_BLOSC_COMPRESSORS[compressor], level, shuffle, max(values[2], 1))
 
@@ -69,16 +69,14 @@ _CODECS: Final[dict[int, Callable[[Sequence[int]], dict[str, Any]]]] = {
     32001: _blosc,
     32015: lambda values: zstd_codec(values[0] if values else 3),
 }
-"""Filters that codecs of zarr or numcodecs decode. `Hdf5Codec` decodes all others."""
+"""HDF5 filters for which zarr or numcodecs has a codec. `Hdf5Codec` decodes all others."""
 _KNOWN: Final = {32017: "SZ", 32019: "JPEG", 32024: "SZ3", 32028: "SPERR"}
 
 
 def refer_to_chunks(
     dataset: h5py.Dataset, stored: Sequence[StoredFilter], dtype: np.dtype[Any], inner: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], ChunkReferences]:
-    """Refer to the chunks of a chunked HDF5 dataset: return codecs for its filters, and references to its
-    written chunks.
-    """
+    """Return the codecs for the filters of a chunked HDF5 dataset, and references to its allocated chunks."""
     filters = _find_filters(stored)
     own_shape, own_chunks = dataset.shape, dataset.chunks
     chunk = Chunk((*own_chunks, *inner), dtype)
@@ -87,7 +85,7 @@ def refer_to_chunks(
     if table is None:
         table = _walk_index(dataset)
     coords, rows = table[:, :rank] // np.array(own_chunks, np.uint64), table[:, rank:]
-    # A file may still contain chunks outside the shape after a dataset was made smaller.
+    # A dataset that was shrunk may still have chunks outside its shape in the file.
     grid = -(-np.array(own_shape) // np.array(own_chunks))
     inside = (coords < grid.astype(np.uint64)).all(axis=1)
     coords, rows = coords[inside], rows[inside]
@@ -95,7 +93,7 @@ def refer_to_chunks(
     if len(masks) == 1:
         filters = [each for each in filters if not int(masks[0]) >> each.bit & 1]
     odd = rows[:, 2] != 0 if len(masks) > 1 else np.zeros(len(rows), np.bool_)
-    # Few chunks are stored inline, encoded with all filters, so that readers need only standard codecs.
+    # The few chunks that skipped filters are stored inline, fully encoded, so standard codecs suffice.
     are_few = np.count_nonzero(odd) * chunk.size_bytes <= INLINE_BYTES
     if odd.any() and not (are_few and all(each.can_encode for each in filters)):
         compressor = _find_compressor(filters)
@@ -112,9 +110,9 @@ def refer_to_chunks(
 
 
 def _walk_index(dataset: h5py.Dataset) -> NDArray[np.uint64]:
-    """Read the positions of all chunks through the HDF5 library, in the form of `read_chunk_index`."""
+    """List all chunks through the HDF5 library, in the same form as `read_chunk_index`."""
     numbers = array("Q")
-    # chunk_iter walks the index once, and get_chunk_info once per chunk.
+    # chunk_iter walks the index once; get_chunk_info would walk it once per chunk.
     dataset.id.chunk_iter(
         lambda found: numbers.extend((*found.chunk_offset, found.byte_offset, found.size, found.filter_mask))
     )
@@ -122,8 +120,8 @@ def _walk_index(dataset: h5py.Dataset) -> NDArray[np.uint64]:
 
 
 def _find_filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
-    """Return the filters in the order of encoding. Raise RefusedVariable if no codec decodes one of the
-    filters.
+    """Return the filters of an HDF5 dataset in encoding order. Raise RefusedVariable if one cannot be
+    decoded.
     """
     found: list[_Filter] = []
     for position, (number, _, values, name) in enumerate(stored):
@@ -142,7 +140,7 @@ def _find_filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
 
 
 def _find_compressor(filters: list[_Filter]) -> int | None:
-    """Find the compressor, which HDF5 skips for chunks that would grow: the last filter except checksums."""
+    """Find the compressor (the last filter except checksums). HDF5 skips it for chunks that would grow."""
     for place in reversed(range(len(filters))):
         if filters[place].number != _FLETCHER32:
             summed = any(each.number == _FLETCHER32 for each in filters[:place])
@@ -153,7 +151,7 @@ def _find_compressor(filters: list[_Filter]) -> int | None:
 def _find_visible_skips(
     rows: NDArray[np.uint64], filters: list[_Filter], compressor: int, chunk: Chunk
 ) -> NDArray[np.bool_]:
-    """Find the chunks whose size shows whether the compressor was skipped, and no other filter was."""
+    """Find chunks that skipped at most the compressor, and whose size shows whether they did."""
     tail = _CHECKSUM_BYTES * (len(filters) - compressor - 1)
     skipped = rows[:, 2] == np.uint64(1 << filters[compressor].bit)
     whole = rows[:, 1] == np.uint64(chunk.size_bytes + tail)
@@ -164,7 +162,7 @@ def _find_visible_skips(
 def _read_inline(
     dataset: h5py.Dataset, coords: NDArray[np.uint64], filters: list[_Filter], chunk: Chunk
 ) -> dict[tuple[int, ...], bytes]:
-    """Read the chunks for which filters were skipped, and encode them again with all filters."""
+    """Read the chunks that skipped some filters, and re-encode them with all filters."""
     if len(coords) * chunk.size_bytes > INLINE_BYTES:
         from icefloe._internal.amounts import counted
 
@@ -180,7 +178,7 @@ def _read_inline(
 
 
 def _reencode(data: bytes, mask: int, filters: Sequence[_Filter], chunk: Chunk) -> bytes:
-    """Encode a chunk again with all filters, if some of them were skipped."""
+    """Re-encode a chunk that skipped some filters, so that all filters are applied."""
     import numcodecs
 
     if not all(each.can_encode or each.skips for each in filters):
@@ -204,7 +202,7 @@ def _reencode(data: bytes, mask: int, filters: Sequence[_Filter], chunk: Chunk) 
 
 
 def _as_numcodec(codec: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of the numcodecs codec that corresponds to a Zarr codec."""
+    """Return the numcodecs configuration that corresponds to a Zarr codec."""
     match codec["name"]:
         case "zstd":
             return {"id": "zstd", "level": codec["configuration"]["level"]}

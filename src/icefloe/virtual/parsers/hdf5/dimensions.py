@@ -1,4 +1,4 @@
-"""Find the dimensions of HDF5 datasets from dimension scales and the attributes of the netCDF library."""
+"""Determine the dimensions of HDF5 datasets from dimension scales and netCDF's internal attributes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ _LIST: Final = "DIMENSION_LIST"
 
 
 def get_shown_name(name: str) -> str:
-    """Return the name of an HDF5 variable without the prefix that netCDF adds if a dimension has the same
-    name.
-    """
+    """Return the name of an HDF5 variable without netCDF's prefix for names that are also dimension names."""
     return name.removeprefix(_NOT_A_COORDINATE)
 
 
 def is_bare_dimension(attributes: Mapping[str, Any]) -> bool:
-    """Return whether an HDF5 dataset only declares a dimension, without values."""
+    """Return True if an HDF5 dataset only declares a netCDF dimension and has no values."""
     name = attributes.get("NAME") if "CLASS" in attributes else None
     return isinstance(name, bytes) and name.startswith(_BARE)
 
 
 class UnlimitedDimensions:
-    """The lengths of the unlimited dimensions of an HDF5 file.
+    """The lengths of all unlimited dimensions in an HDF5 file.
 
     netCDF extends a variable only when it is written, and shows the fill value beyond its end. A dimension is
     as long as its longest variable.
@@ -74,7 +72,9 @@ class UnlimitedDimensions:
 
 
 def _find_unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[int, int]:
-    """Return the addresses of the scales of unlimited axes. A one-dimensional scale is its own scale."""
+    """Return the addresses of the dimension scales of unlimited axes. A one-dimensional scale is its own
+    scale.
+    """
     import h5py
 
     limits = dataset.maxshape
@@ -91,7 +91,7 @@ def _find_unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any])
 
 
 class Dimensions:
-    """The names of the dimensions of the HDF5 datasets in one group.
+    """Dimension names for the HDF5 datasets in one group.
 
     Unnamed dimensions of the same size share a name such as `phony_dim_0`, as in the netCDF library.
     """
@@ -102,7 +102,7 @@ class Dimensions:
     def name_axes(
         self, dataset: h5py.Dataset, shape: tuple[int, ...], attributes: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """Return a unique dimension name for each axis of an HDF5 dataset, including axes of array-valued
+        """Return a unique dimension name for each axis of an HDF5 dataset, including the axes of array
         elements.
         """
         own = self._find_own_names(dataset, attributes)
@@ -134,7 +134,7 @@ class Dimensions:
         return []
 
     def _find_by_number(self, dataset: h5py.Dataset, numbers: Any) -> list[str | None]:
-        """Find the dimensions of a multidimensional coordinate by the numbers of their scales."""
+        """Find the dimensions of a multidimensional netCDF coordinate by their dimension ids."""
         group = dataset.parent
         known: dict[int, str] = {}
         while True:

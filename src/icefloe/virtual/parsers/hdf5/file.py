@@ -1,7 +1,7 @@
 """Parse HDF5 and NetCDF-4 files: datasets become variables, and their chunks become references.
 
-The chunk index of the file contains the locations. Only loaded values are decoded. Calls of the HDF5 library
-take most of the time for small files, so each property of a dataset is read once.
+The chunk locations come from the chunk index of the file, and only values to load are decoded. HDF5 library
+calls dominate the time for small files, so each property of a dataset is read only once.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 _TEXTS: Final = np.dtypes.StringDType()
 _FLAGS: Final = ("flag_values", "flag_meanings")
 _N_BIT: Final = 5
-"""Number of the filter that packs integers with unused bits."""
+"""The HDF5 filter id of n-bit, which packs integers that have unused bits."""
 _IGNORED_ATTRIBUTES: Final = HIDDEN_ATTRIBUTES - {"CLASS", "NAME", "DIMENSION_LIST", "_Netcdf4Coordinates"}
-"""Attributes of the netCDF library that are not needed; some have a value per variable of the file."""
+"""Internal netCDF attributes to skip. Some have one value per variable of the file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,24 +59,24 @@ class Member:
     dataset: h5py.Dataset
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
-    """Shape of the variable, which may be longer than the dataset along unlimited dimensions."""
+    """The shape of the variable, which may exceed the dataset along unlimited dimensions."""
     attributes: Mapping[str, Any]
-    """Attributes as returned by `read_attributes`."""
+    """The attributes, as returned by `read_attributes`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """A group in an open HDF5 file."""
+    """The members of a group in an open HDF5 file."""
 
     variables: Mapping[str, Member]
     attributes: Mapping[str, Any]
     is_whole: bool
-    """True if all members became variables or groups under their own names."""
+    """True if every member became a variable or a group of the same name."""
 
 
 @contextmanager
 def open_hdf5(file: SourceFile, options: ParseOptions) -> Iterator[tuple[VirtualDataset, Members]]:
-    """Parse an HDF5 file, and keep it open so that values of its members can be read.
+    """Parse an HDF5 file into a virtual dataset, and keep it open so that member values can be read.
 
     All chunks are in source 0.
     """
@@ -117,7 +117,7 @@ def _open(file: SourceFile) -> h5py.File:
 
 
 def _follow_link(group: h5py.Group, name: str) -> Any:
-    """Follow a hard or soft link; return None for external and dangling links."""
+    """Resolve a hard or soft link in an HDF5 file. Return None for external or dangling links."""
     from h5py import h5l
 
     try:
@@ -134,7 +134,7 @@ class _Parser:
         self._above: list[int] = []
         self._unlimited = UnlimitedDimensions()
         self.members = Members({}, {}, False)
-        """Members of the root group, which is completed last."""
+        """The members of the root group, which is completed last."""
 
     def parse_group(self, group: h5py.Group, path: str) -> VirtualDataset:
         import h5py
@@ -223,7 +223,7 @@ class _Parser:
         shape: tuple[int, ...],
         inner: tuple[int, ...],
     ) -> tuple[tuple[int, ...], list[dict[str, Any]], ChunkReferences]:
-        """Return the shape of the chunks of a dataset, the codecs of its filters, and its references."""
+        """Return the chunk shape, filter codecs and chunk references of an HDF5 dataset."""
         from h5py import h5d
 
         if layout == h5d.CHUNKED:
@@ -244,14 +244,16 @@ class _Parser:
 
 
 def _can_decode(filters: Sequence[StoredFilter]) -> bool:
-    """Check whether the installed HDF5 library has all filters. Otherwise, our codecs decode the values."""
+    """Return True if the installed HDF5 library has all required filters. Otherwise, our codecs decode
+    values.
+    """
     from h5py import h5z
 
     return all(h5z.filter_avail(number) for number, *_ in filters)
 
 
 def _pad(values: Values, shape: tuple[int, ...], fill: Any) -> Values:
-    """Pad values to a shape with the fill value."""
+    """Pad values with the fill value to the given shape."""
     if values.shape == shape:
         return values
     padded = np.full(shape, fill, values.dtype)
@@ -273,7 +275,7 @@ def _read_strings(dataset: h5py.Dataset) -> Values:
 
 
 def _find_fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
-    """Return the fill value of an array as a scalar. All elements of a fill value must be equal."""
+    """Return a fill value as a scalar. The elements of an array-valued fill value must all be equal."""
     values = np.asarray(dataset.fillvalue)
     flat = values.reshape(-1)
     if values.ndim and (flat != flat[0]).any():
@@ -284,9 +286,7 @@ def _find_fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
 
 
 def group_attributes(group: h5py.Group) -> dict[str, Any]:
-    """Return the attributes of a group in an HDF5 file as JSON values, without the internal attributes of the
-    netCDF library.
-    """
+    """Return the attributes of an HDF5 group as JSON values, without netCDF's internal attributes."""
     return _to_json_attributes(read_attributes(group))
 
 
@@ -295,7 +295,7 @@ def _to_json_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drop_internal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop HDF5 references and the internal attributes of the netCDF library."""
+    """Remove HDF5 references and netCDF's internal attributes from the attributes of an HDF5 object."""
     import h5py
 
     return {
@@ -306,9 +306,9 @@ def _drop_internal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """Read the attributes in an HDF5 file that numpy can represent.
+    """Read the attributes of an HDF5 object, except attributes without an equivalent numpy type.
 
-    Attributes of the netCDF library that are not needed are None.
+    Internal netCDF attributes that are skipped have the value None.
     """
     found: dict[str, Any] = {}
     attributes = owner.attrs
@@ -335,10 +335,10 @@ def _find_native_type(dataset: h5py.Dataset) -> np.dtype[Any]:
 def _find_stored_type(
     found: np.dtype[Any], dataset: h5py.Dataset, filters: Sequence[StoredFilter]
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return the stored data type, including its byte order, and the shape of each element.
+    """Return the stored data type of an HDF5 dataset with its byte order, and the shape of each element.
 
-    Variable-length strings have the type `_TEXTS`. Raises RefusedVariable if no numpy type has the same
-    binary representation.
+    Variable-length strings have the type `_TEXTS`. Raise RefusedVariable if no numpy type has the same binary
+    representation.
     """
     import h5py
 
@@ -361,7 +361,7 @@ def _find_stored_type(
 
 
 def _describe_flags(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe an enumeration with the flag attributes of the CF conventions."""
+    """Describe an HDF5 enumeration with CF flag attributes."""
     import h5py
 
     names = h5py.check_enum_dtype(dtype)
@@ -373,12 +373,12 @@ def _describe_flags(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict
 
 
 def _strip_metadata(found: np.dtype[Any]) -> np.dtype[Any]:
-    """Strip h5py's metadata from a data type."""
+    """Strip h5py's metadata from a numpy data type."""
     return np.dtype(found.str) if found.kind != "b" else np.dtype(bool)
 
 
 def _check_compound(found: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a compound type if Zarr supports it: little-endian fields without padding."""
+    """Return a compound type if Zarr supports it: all fields little-endian, no padding."""
     fields: list[Any] = []
     end = 0
     for name, (part, start, *_) in (found.fields or {}).items():
@@ -398,7 +398,7 @@ def _make_refusal(found: np.dtype[Any], what: str) -> RefusedVariable:
 
 
 def _check_width(plain: np.dtype[Any], stored: Any, filters: Sequence[StoredFilter]) -> None:
-    """Check that numbers use all their bits as in numpy, unless the n-bit filter expands them."""
+    """Check that an HDF5 number type has no unused bits, unless the n-bit filter expands them."""
     from h5py import h5t
 
     if isinstance(stored, h5t.TypeEnumID):

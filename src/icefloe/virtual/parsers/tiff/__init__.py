@@ -1,8 +1,8 @@
-"""TIFF, BigTIFF, GeoTIFF and COG."""
+"""The parser for TIFF, BigTIFF, GeoTIFF and COG files."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OVERVIEW: Final = "overview_"
-"""The prefix of the names of groups that contain smaller versions of an image."""
+"""The name prefix of groups that contain overviews (reduced-resolution copies of an image)."""

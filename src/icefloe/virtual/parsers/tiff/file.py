@@ -1,8 +1,8 @@
-"""Parse TIFF, BigTIFF, GeoTIFF and COG: strips and tiles become chunks, overviews become groups.
+"""Parse TIFF, BigTIFF, GeoTIFF and COG files: strips and tiles become chunks, overviews become groups.
 
-The first image of a file is the variable `image` with the dimensions y and x, and band if pixels have several
-samples. Other images are `image_1` and so on, with their own dimensions. If the file is georeferenced, x and
-y are coordinates, and `spatial_ref` is the grid mapping.
+The first image of a file is the variable `image` with the dimensions y and x, and a band dimension if pixels
+have several samples. Further images are named `image_1` and so on, and have their own dimensions. For
+georeferenced files, x and y are coordinates, and `spatial_ref` is the grid mapping.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _YCBCR: Final = 6
 
 
 def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """Parse a TIFF file. All chunks are in source 0."""
+    """Parse a TIFF file into a virtual dataset. All chunks are in source 0."""
     import tifffile
 
     try:
@@ -91,7 +91,7 @@ def _make_dataset(opened: tifffile.TiffFile, options: ParseOptions, file: Source
 
 
 def _read_file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
-    """Return the GeoTIFF keys and the description of the first page as attributes."""
+    """Return the GeoTIFF keys and the description of the first TIFF page as attributes."""
     page = opened.pages.first
     found = {
         f"geotiff_{name}": getattr(value, "name", value) for name, value in (page.geotiff_tags or {}).items()
@@ -102,7 +102,7 @@ def _read_file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
 
 
 class _Image:
-    """A series of similar pages at one resolution."""
+    """An image in a TIFF file: a series of similar pages at one resolution."""
 
     def __init__(self, series: Any, file: SourceFile, byteorder: str) -> None:
         self._pages = list(series.pages)
@@ -151,7 +151,7 @@ class _Image:
                 raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, "its pages are encoded differently")
 
     def variable(self, suffix: str) -> VirtualVariable:
-        """Create the variable of the image. Names of its dimensions end with the suffix."""
+        """Create the virtual variable of the image. The suffix is appended to its dimension names."""
         page, rows = self._page, self._page.imagelength
         lead = ([("page", len(self._pages))] if len(self._pages) > 1 else []) + (
             [("band", self._planes)] if self._planes > 1 else []
@@ -175,7 +175,7 @@ class _Image:
         )
 
     def _find_standard_codecs(self) -> tuple[dict[str, Any], ...] | None:
-        """Return standard Zarr codecs if they can decode the segments; otherwise None."""
+        """Return standard Zarr codecs if they can decode the strips or tiles. Otherwise return None."""
         if self._page.predictor != 1:
             return None
         match self._compression:
@@ -227,7 +227,7 @@ class _Image:
         return ChunkReferences.of(coords[present], offsets[present], lengths[present], inline=inline)
 
     def _split_strips(self, offsets: Any, lengths: Any, grid: tuple[int, ...]) -> tuple[Any, Any]:
-        """Split contiguous strips, which tifffile merges."""
+        """Split contiguous strips into separate chunks again, because tifffile merges them."""
         if len(offsets) == math.prod(grid):
             return offsets, lengths
         strip = math.prod(self._chunk) * self._samples * self._dtype.itemsize
@@ -268,7 +268,7 @@ class _Image:
         return {} if nodata is None else encode_attributes({"_FillValue": nodata}, dtype)
 
     def _find_nodata(self, dtype: np.dtype[Any]) -> Any:
-        """Return the value of missing data; None if it is not declared, or is outside the data type."""
+        """Return the nodata value. Return None if it is not declared or does not fit the data type."""
         if self._page.tags.get("GDAL_NODATA") is None:
             return None
         try:
