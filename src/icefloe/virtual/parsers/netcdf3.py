@@ -126,9 +126,7 @@ class _Header:
     def _read_attribute(self) -> tuple[str, Any]:
         name, dtype, count = self._read_name(), self._read_type(), self._count()
         data = self._take_padded(count * dtype.itemsize)
-        if (
-            dtype.kind == "S"
-        ):  # C programs often store the terminating null byte, which readers do not show
+        if dtype.kind == "S":  # C programs often store the terminating null byte, which readers do not show
             return name, data if name == "_FillValue" else data.replace(b"\0", b"")
         return name, np.frombuffer(data, dtype)
 
