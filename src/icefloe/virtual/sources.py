@@ -1,4 +1,4 @@
-"""Source files of virtual data: their locations, their states, and reads of byte ranges."""
+"""Source files of virtual data: their locations, their states, and byte-range reads."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from icefloe.storage.external.sources import ObjectSource, check_credential, ope
 from icefloe.virtual.errors import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
-"""Block size of reads from remote files: parsers read many small ranges that are close to each other."""
+"""The block size for reading remote files. Parsers read many small ranges that are close together."""
 _PEEK_BYTES: Final = 1 << 15
 _KEPT_BLOCKS: Final = 64
 _FEW_RETRIES: Final = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=50))
 _PARALLEL_CHECKS: Final = 16
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
-"""File names that need no quoting in a URL."""
+"""Paths that need no percent-encoding in a URL."""
 _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
     "s3": s3_store,
     "gs": gcs_store,
@@ -53,7 +53,7 @@ _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
 _AZURE: Final = ("az", "azure", "abfs")
 
 StoreAccess: TypeAlias = tuple[AnyObjectStoreConfig | None, AnyCredential | None]
-"""An object store configuration and a credential. None stands for the default of the URL's scheme."""
+"""An object store configuration and a credential. None means the default for the URL scheme."""
 FindAccess: TypeAlias = Callable[[str], StoreAccess]
 """A function that returns the store configuration and the credential for a location. The references of one
 dataset may point to several stores.
@@ -61,12 +61,12 @@ dataset may point to several stores.
 
 
 def make_access(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> FindAccess:
-    """Return a function that accesses every source file with the same store configuration and credential."""
+    """Create an access function that uses one store configuration and credential for all source files."""
     return lambda location: (store, credential)
 
 
 def make_default_access(location: str) -> StoreAccess:
-    """Return the default access to a source file of virtual data, by the scheme of its URL."""
+    """Use the default store configuration and credential for the URL scheme of a source file."""
     return None, None
 
 
@@ -75,21 +75,21 @@ class Source:
     """A source file of virtual data, in the state in which it was parsed."""
 
     location: str
-    """URL of the file, as references contain it."""
+    """The URL of the file, as it appears in references."""
     size_bytes: int | None
-    """None if the file was not read."""
+    """The size of the file; None if it was not read."""
     e_tag: str | None = None
-    """The etag of an object store or web server."""
+    """The etag from the object store or web server."""
     last_modified: datetime | None = None
-    """The time of the last modification."""
+    """The modification time."""
 
     @property
     def checksum(self) -> str | datetime | None:
-        """The checksum for references to a source file of virtual data: its etag, or the time of its last
-        modification.
+        """The checksum stored in virtual references to a source file: its etag, or else its modification
+        time.
 
-        Local files use the time, because the official package does not compute etags of local files. Readers
-        compare whole seconds, so the time is rounded up.
+        Local files use the modification time, because the official package does not compute etags for them.
+        Readers compare whole seconds, so the time is rounded up.
         """
         if self.e_tag is not None and not self.location.startswith("file:"):
             return self.e_tag
@@ -98,17 +98,18 @@ class Source:
         return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
 
     def describe_change(self, other: Source) -> str | None:
-        """Describe how a source file differs from a later state; return None if it does not.
+        """Describe how a source file differs from a later state of the same file. Return None if it is
+        unchanged.
 
         Parameters
         ----------
         other
-            The later state.
+            The later state of the file.
 
         Returns
         -------
         str or None
-            The first difference as text.
+            A description of the first difference.
         """
         for what, was, now in (
             ("etag", self.e_tag, other.e_tag),
@@ -122,12 +123,13 @@ class Source:
 
 class SourceFile:
     """An open source file of virtual data. Every read checks that the file has not changed since it was
-    opened."""
+    opened.
+    """
 
     def __init__(self, location: str, source: ExternalSource, local_path: str | None) -> None:
         self.location = location
         self.local_path = local_path
-        """Path of a local file; None for a remote file."""
+        """The path of a local file; None for a remote file."""
         self._external = source
         self._key = decode_key(to_stored_form(location))
         self._blocks: dict[int, OrderedDict[int, bytes]] = {
@@ -149,22 +151,22 @@ class SourceFile:
         self._blocks[BLOCK_BYTES][0] = first.data
 
     def read(self, start: int, stop: int) -> bytes:
-        """Read the bytes from `start` to `stop` of a source file; fewer at its end."""
+        """Read the bytes from `start` to `stop` of a source file. At the end of the file, fewer bytes are
+        returned.
+        """
         return self._read_blocks(start, stop, BLOCK_BYTES)
 
     def peek(self, start: int, stop: int) -> bytes:
-        """Read a few bytes of a source file that are far from earlier reads, without fetching a
-        whole block.
-        """
+        """Read a few bytes at a distant position in a source file, without fetching a whole block."""
         known = self.local_path is not None or start // BLOCK_BYTES in self._blocks[BLOCK_BYTES]
         return self._read_blocks(start, stop, BLOCK_BYTES if known else _PEEK_BYTES)
 
     def finish(self) -> Source:
-        """Return the source for references to the file; raise StorageError if the file has changed since it
-        was opened.
+        """Return the state of a source file for references. Raise StorageError if it changed since it was
+        opened.
 
-        If the file was changed within the current second, wait until the second is over, so that later
-        changes are visible in its time of modification.
+        If the file was modified within the current second, wait until the second is over, so that any later
+        change is visible in the modification time.
         """
         self._fetch_unchanged(0, 1)
         wait_for_next_second([self.source])
@@ -185,7 +187,7 @@ class SourceFile:
         data = blocks.get(number)
         if data is None:
             start, stop = number * size, min(number * size + size, self.size_bytes)
-            # After three small blocks in a row, the next ones are probably needed as well: fetch a large one.
+            # After three small blocks in a row, the next ones are probably needed too, so fetch a large one.
             in_a_row = size == _PEEK_BYTES and all(number - back in blocks for back in (1, 2, 3))
             data = self.read(start, stop) if in_a_row else self._fetch_unchanged(start, stop)
             while len(blocks) >= _KEPT_BLOCKS:
@@ -219,7 +221,7 @@ class SourceFile:
             ) from None
 
     def as_binary(self) -> SourceReader:
-        """Return a source file as a binary file object, for libraries that need one."""
+        """Wrap a source file in a binary file object, for libraries that need one."""
         return SourceReader(self)
 
 
@@ -262,9 +264,9 @@ class SourceReader(io.RawIOBase):
 
 
 def wait_for_next_second(sources: Iterable[Source]) -> None:
-    """Wait until the second in which a local source file was last modified is over, for one second at most.
+    """Wait until the second in which a local source file was last modified is over. Wait at most one second.
 
-    Readers compare times of modification in whole seconds, so only changes in a later second are detected.
+    Readers compare modification times in whole seconds, so only changes in a later second are detected.
     """
     latest = max(
         [
@@ -280,9 +282,7 @@ def wait_for_next_second(sources: Iterable[Source]) -> None:
 
 
 class SourceNumbers:
-    """The numbers of the source files to which the references of a virtual dataset point, in the order of
-    first use.
-    """
+    """Numbers for the source files of a virtual dataset, assigned in order of first use."""
 
     def __init__(self, referrer: str) -> None:
         self._referrer = referrer
@@ -290,7 +290,7 @@ class SourceNumbers:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The source files of a virtual dataset by number."""
+        """The source files of a virtual dataset, ordered by number."""
         return tuple(self._numbers)
 
     def number(self, source: Source) -> int:
@@ -300,7 +300,9 @@ class SourceNumbers:
 
 
 def check_reference(referrer: str, location: str) -> None:
-    """Raise CannotVirtualizeError if a remote source file refers to a local file, which it must not read."""
+    """Raise CannotVirtualizeError if a remote source file refers to a local file. Such access is
+    not allowed.
+    """
     if location.startswith("file:") and not referrer.startswith("file:"):
         raise CannotVirtualizeError(
             f"{referrer} refers to the local file {location}, which only local files may do; copy {referrer} "
@@ -309,8 +311,8 @@ def check_reference(referrer: str, location: str) -> None:
 
 
 def check_ends(file: SourceFile, name: str, offsets: Any, lengths: Any) -> None:
-    """Raise CannotVirtualizeError if a chunk of a virtual variable extends beyond the end of its source
-    file.
+    """Raise CannotVirtualizeError if a chunk of a virtual variable extends beyond the end of its
+    source file.
     """
     end = np.max(offsets + lengths, initial=0)
     if end > file.size_bytes:
@@ -320,9 +322,9 @@ def check_ends(file: SourceFile, name: str, offsets: Any, lengths: Any) -> None:
 
 
 def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
-    """Check the current state of source files of virtual data, in parallel.
+    """Look up the current state of source files of virtual data, in parallel.
 
-    Unreadable files get no size and no checksum.
+    Files that cannot be read get no size and no checksum.
 
     If a server does not respond, only one of its files is requested.
     """
@@ -362,7 +364,7 @@ def _describe_local_source(location: str) -> Source:
 def _open_server(
     location: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
 ) -> ExternalSource | None:
-    """Open the store of a location; return None if its server does not respond."""
+    """Open the object store or server of a source file. Return None if it does not respond."""
     try:
         source = _open_store(location, store, credential, _FEW_RETRIES)
         source.fetch(decode_key(to_stored_form(location)), 0, 1)
@@ -391,7 +393,8 @@ def open_file(
 ) -> SourceFile:
     """Open a source file of virtual data: a local file, an object in a bucket, or a file on a web server.
 
-    Store and credential are as in a `VirtualChunkContainer`. By default, the scheme of the URL selects them.
+    The store configuration and the credential are as in a `VirtualChunkContainer`. By default, the URL scheme
+    selects them.
     """
     local_path = None
     if location.startswith("file:"):
@@ -402,7 +405,7 @@ def open_file(
 
 
 def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]]:
-    """List all source files of virtual data below a folder or prefix, with their relative paths."""
+    """List all source files below a directory or prefix, with their relative paths."""
     prefix = location if location.endswith("/") else f"{location}/"
     if location.startswith("file:"):
         yield from _list_files_below(unquote(urlsplit(prefix).path))
@@ -417,7 +420,9 @@ def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]
 
 
 def _list_files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
-    """List the files below a folder, sorted by name, without following links to folders."""
+    """List the files below a local directory, sorted by name. Symbolic links to directories are
+    not followed.
+    """
     base = to_location(folder)
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
@@ -433,7 +438,7 @@ def _list_files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source
 
 
 def to_location(path_or_url: str | os.PathLike[str]) -> str:
-    """Return the URL of a source file of virtual data, as references contain it.
+    """Return the URL of a source file of virtual data, in the form that references contain.
 
     Symbolic links are resolved.
     """
@@ -441,7 +446,7 @@ def to_location(path_or_url: str | os.PathLike[str]) -> str:
     scheme = urlsplit(text).scheme
     if scheme == "file":
         text = unquote(urlsplit(text).path)
-    elif len(scheme) > 1:  # a single letter is a Windows drive
+    elif len(scheme) > 1:  # a single letter is a Windows drive, not a URL scheme
         if has_secret(text):
             raise InvalidInputError(
                 f"{text}: the URL contains a secret, which references would store in the repository; pass it "
@@ -453,9 +458,7 @@ def to_location(path_or_url: str | os.PathLike[str]) -> str:
 
 
 def get_container_prefix(location: str) -> str:
-    """Return the URL prefix of the container for a source file of virtual data: a local folder, or the
-    bucket or host.
-    """
+    """Return the container prefix for a source file of virtual data: its local directory, bucket or host."""
     if location.startswith("file:"):
         return location.rpartition("/")[0] + "/"
     url = urlsplit(location)
@@ -463,7 +466,7 @@ def get_container_prefix(location: str) -> str:
 
 
 def make_container(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
-    """Create a virtual chunk container for a source file (see `get_container_prefix`)."""
+    """Create a virtual chunk container for a source file. See `get_container_prefix` for its prefix."""
     url, prefix = urlsplit(location), get_container_prefix(location)
     if url.scheme == "file":
         return VirtualChunkContainer(prefix, store or local_filesystem_store(unquote(urlsplit(prefix).path)))

@@ -1,4 +1,4 @@
-"""Read the decoded values of a virtual dataset, through a repository in memory."""
+"""Read the decoded values of virtual datasets, through an in-memory repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from icefloe.virtual.write import WritableDataset, write_dataset
 
 
 def open_store(dataset: WritableDataset, access: FindAccess = make_default_access) -> IcechunkStore:
-    """Open the values of a virtual dataset as a store: a repository in memory, without refused variables."""
+    """Write a virtual dataset, without refused variables, to an in-memory repository, and return
+    its store.
+    """
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
     for location in dict.fromkeys(source.location for source in dataset.sources):
@@ -37,8 +39,8 @@ def open_store(dataset: WritableDataset, access: FindAccess = make_default_acces
 def open_dataset(
     dataset: WritableDataset, access: FindAccess, *, store: IcechunkStore | None = None, **options: Any
 ) -> Any:
-    """Open the values of a virtual dataset with xarray (see `VirtualDataset.to_xarray`), or its store if
-    that is open.
+    """Open a virtual dataset with xarray (see `VirtualDataset.to_xarray`). An already open store
+    is reused.
     """
     import xarray
 
@@ -51,7 +53,7 @@ def open_values(
     paths: Sequence[str],
     access: FindAccess = make_default_access,
 ) -> dict[str, Any]:
-    """Read the decoded values of virtual variables, by path, through a repository in memory."""
+    """Read the decoded values of virtual variables, given their paths."""
     opened = open_store(dataset, access)
     found: dict[str, Any] = {}
     with warnings.catch_warnings():  # about data types and codecs that are not in the core specification

@@ -1,4 +1,4 @@
-"""Variables of virtual datasets: Zarr arrays whose chunks are in files."""
+"""Variables of virtual datasets: Zarr arrays whose chunks are stored in existing files."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ _TIME_CODING: Final = ("units", "calendar")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkReferences:
-    """The chunk references of a virtual variable, in columns. Chunks without a row read as the fill value."""
+    """The chunk references of a virtual variable, stored as columns. Unlisted chunks read as the
+    fill value.
+    """
 
     coords: NDArray[np.uint32]
-    """Indices in the chunk grid, of shape (n, dimensions)."""
+    """Chunk grid indices, with shape (n, dimensions)."""
     sources: NDArray[np.uint32]
-    """Indices into the sources of the dataset."""
+    """For each chunk, the index of its file in the sources of the dataset."""
     offsets: NDArray[np.uint64]
-    """Offsets of the chunks in their files."""
+    """For each chunk, its offset in the file."""
     lengths: NDArray[np.uint64]
-    """Lengths of the chunks in bytes."""
+    """For each chunk, its length in bytes."""
     inline_coords: NDArray[np.uint32]
-    """Indices of chunks that are stored inline, of shape (m, dimensions)."""
+    """Chunk grid indices of the chunks stored inline, with shape (m, dimensions)."""
     inline: tuple[bytes, ...]
-    """Encoded bytes of the inline chunks."""
+    """The encoded bytes of each inline chunk."""
 
     @staticmethod
     def of(
@@ -48,15 +50,15 @@ class ChunkReferences:
         Parameters
         ----------
         coords
-            Indices in the chunk grid, of shape (n, dimensions).
+            Chunk grid indices, with shape (n, dimensions).
         offsets
-            Offsets of the chunks in their files.
+            The offset of each chunk in its file.
         lengths
-            Lengths of the chunks in bytes.
+            The length of each chunk in bytes.
         sources
-            Indices into the sources of the dataset. By default, all chunks are in the first source.
+            The source index of each chunk. By default, all chunks are in the first source.
         inline
-            Bytes of inline chunks by index.
+            The bytes of inline chunks, by chunk grid index.
 
         Returns
         -------
@@ -78,7 +80,7 @@ class ChunkReferences:
         return len(self.coords) + len(self.inline)
 
     def with_inner(self, dimensions: int) -> ChunkReferences:
-        """Add dimensions at the end of a virtual variable's chunk references, with one chunk along each.
+        """Append dimensions to the chunk references of a virtual variable, with a single chunk along each.
 
         Parameters
         ----------
@@ -98,16 +100,16 @@ class ChunkReferences:
         )
 
     def shift(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
-        """Shift the chunk references of a virtual variable along an axis, and the numbers of their sources.
+        """Add offsets to the chunk indices along one axis of a virtual variable, and to its source indices.
 
         Parameters
         ----------
         axis
-            The axis.
+            The axis along which chunk indices are shifted.
         chunks
-            The number to add to chunk indices.
+            The offset to add to chunk indices.
         sources
-            The number to add to indices of sources.
+            The offset to add to source indices.
 
         Returns
         -------
@@ -125,15 +127,14 @@ class ChunkReferences:
         )
 
     def repeat(self, axis: int, count: int) -> ChunkReferences:
-        """Insert a dimension into the chunk references of a virtual variable, and repeat every chunk along
-        it.
+        """Insert a dimension into the chunk references of a virtual variable, and repeat all chunks along it.
 
         Parameters
         ----------
         axis
             The position of the new dimension.
         count
-            The number of chunks along it.
+            The number of chunks along the new dimension.
 
         Returns
         -------
@@ -155,8 +156,7 @@ class ChunkReferences:
         )
 
     def divide(self, parts: tuple[int, ...]) -> ChunkReferences:
-        """Split each chunk reference of a virtual variable into equal parts, which are contiguous in the
-        file.
+        """Split each chunk of a virtual variable into equal parts that are contiguous in the file.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class ChunkReferences:
         )
 
     def clip(self, grid: tuple[int, ...]) -> ChunkReferences:
-        """Drop chunk references of a virtual variable outside a chunk grid of this shape.
+        """Drop the chunk references of a virtual variable that lie outside a chunk grid.
 
         Parameters
         ----------
@@ -217,12 +217,12 @@ class ChunkReferences:
 
     @staticmethod
     def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
-        """Concatenate chunk references of virtual variables in the same grid.
+        """Concatenate the chunk references of several virtual variables that share one chunk grid.
 
         Parameters
         ----------
         parts
-            The references, which have the same number of dimensions.
+            Chunk references with the same number of dimensions.
 
         Returns
         -------
@@ -241,24 +241,24 @@ class ChunkReferences:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualVariable:
-    """A virtual variable: a Zarr array whose chunks are in files, or whose values were loaded."""
+    """A virtual variable: a Zarr array with chunk references or with loaded values."""
 
     dimensions: tuple[str, ...]
-    """Names of the dimensions."""
+    """The dimension names."""
     shape: tuple[int, ...]
-    """Length of each dimension."""
+    """The length of each dimension."""
     dtype: np.dtype[Any]
-    """In native byte order. The codecs describe the stored bytes."""
+    """The data type in native byte order. The codecs describe the stored byte order."""
     chunk_shape: tuple[int, ...]
-    """Length of a chunk along each dimension."""
+    """The chunk length along each dimension."""
     codecs: tuple[Mapping[str, Any], ...]
-    """The codec pipeline as in the zarr.json of Zarr version 3."""
+    """The codec pipeline, as in a Zarr version 3 zarr.json."""
     fill_value: Any
-    """The value of missing chunks, as in zarr.json."""
+    """The fill value for missing chunks, as in zarr.json."""
     attributes: Mapping[str, Any]
-    """Attributes as in zarr.json."""
+    """The attributes, as in zarr.json."""
     chunks: ChunkReferences | Values
-    """References, or loaded values."""
+    """Chunk references or loaded values."""
 
     @property
     def loaded(self) -> bool:
@@ -267,14 +267,14 @@ class VirtualVariable:
 
     @property
     def references(self) -> ChunkReferences:
-        """The chunk references of a virtual variable. Raises TypeError if its values were loaded."""
+        """The chunk references of a virtual variable. Raises TypeError if its values were loaded instead."""
         if isinstance(self.chunks, np.ndarray):
             raise TypeError("the variable has no references, because its values were loaded")
         return self.chunks
 
     @property
     def values(self) -> Values:
-        """The loaded values of a virtual variable. Raises TypeError if it has references."""
+        """The loaded values of a virtual variable. Raises TypeError if it has chunk references instead."""
         if not isinstance(self.chunks, np.ndarray):
             raise TypeError(
                 "the values of the variable were not loaded; read them with VirtualDataset.to_xarray"
@@ -283,14 +283,14 @@ class VirtualVariable:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """The number of chunks of a virtual variable along each dimension."""
+        """The shape of a virtual variable's chunk grid."""
         return tuple(
             -(-size // max(chunk, 1)) for size, chunk in zip(self.shape, self.chunk_shape, strict=True)
         )
 
     @property
     def nbytes(self) -> int:
-        """The size of a virtual variable's decoded values in bytes."""
+        """The size in bytes of a virtual variable's decoded values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -304,7 +304,7 @@ class VirtualVariable:
 def make_loaded_variable(
     dimensions: tuple[str, ...], values: Values, attributes: Mapping[str, Any]
 ) -> VirtualVariable:
-    """Create a virtual variable from loaded values, stored as one chunk."""
+    """Create a virtual variable from values in memory, stored as a single chunk."""
     texts = values.dtype.kind == "T"
     dtype = values.dtype if texts else values.dtype.newbyteorder("=")
     compressor = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -321,7 +321,7 @@ def make_loaded_variable(
 
 
 def make_document(variable: VirtualVariable) -> dict[str, Any]:
-    """Return the zarr.json of a virtual variable as a dictionary."""
+    """Build the zarr.json of a virtual variable as a dictionary."""
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -367,7 +367,7 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
 def make_contiguous_chunks(
     start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
 ) -> ChunkReferences:
-    """Create the chunk references of a virtual variable whose values are contiguous in its file."""
+    """Create chunk references for a virtual variable whose values are contiguous in its file."""
     grid = tuple(size // chunk for size, chunk in zip(shape, chunk_shape, strict=True))
     count, length = math.prod(grid), math.prod(chunk_shape) * itemsize
     coords = np.indices(grid, np.uint32).reshape(len(grid), count).T
@@ -378,14 +378,14 @@ def make_contiguous_chunks(
 def reencode_times(
     existing: Mapping[str, Mapping[str, Any]], variables: Mapping[str, VirtualVariable]
 ) -> tuple[dict[str, VirtualVariable], list[tuple[str, str]]]:
-    """Convert the loaded times of a virtual variable to the units of existing variables.
+    """Convert the loaded times of virtual variables to the units of existing variables.
 
     Parameters
     ----------
     existing
-        Attributes of existing variables by name.
+        The attributes of existing variables, by name.
     variables
-        Variables of another file.
+        The variables to convert, from another file.
 
     Returns
     -------
@@ -400,7 +400,7 @@ def reencode_times(
         if theirs.get("units") == variable.attributes.get("units") or not variable.loaded:
             continue
         if _time_coding(theirs) == _time_coding(variable.attributes):
-            continue  # equal units with different spelling: the comparison of attributes reports them
+            continue  # equivalent units with different spelling: the attribute comparison reports them
         times = reencode_like(variable, theirs)
         if times is None:
             continue
@@ -420,7 +420,7 @@ def reencode_times(
 
 
 def reencode_like(variable: VirtualVariable, attributes: Mapping[str, Any]) -> VirtualVariable | None:
-    """Convert the loaded times of a virtual variable to other units; return None if that is impossible."""
+    """Convert the loaded times of a virtual variable to other units. Return None if this is not possible."""
     ours, theirs = _time_coding(variable.attributes), _time_coding(attributes)
     is_packed = any(name in variable.attributes for name in ("scale_factor", "add_offset"))
     if ours is None or theirs is None or is_packed or variable.dtype.kind not in "iuf":

@@ -20,20 +20,20 @@ _INLINED: Final = "__inlined__"
 
 
 def from_virtualizarr(dataset: Any) -> VirtualDataset:
-    """Convert a virtual dataset of VirtualiZarr to one of icefloe.
+    """Convert a VirtualiZarr dataset to a `VirtualDataset`.
 
-    VirtualiZarr does not record the state of a file that its references point to, so the references have no
-    checksums.
+    VirtualiZarr does not record checksums or modification times of the referenced files, so the references
+    have no checksums.
 
     Parameters
     ----------
     dataset
-        An `xarray.Dataset` of `ManifestArray`. Variables in memory become loaded variables.
+        An `xarray.Dataset` of `ManifestArray` objects. Variables in memory become loaded variables.
 
     Returns
     -------
     VirtualDataset
-        The same variables.
+        A virtual dataset with the same variables.
     """
     from virtualizarr.manifests import ManifestArray
 
@@ -59,8 +59,7 @@ def from_virtualizarr(dataset: Any) -> VirtualDataset:
 
 
 def from_manifest_group(group: Any) -> VirtualDataset:
-    """Convert a `ManifestGroup` of VirtualiZarr with its subgroups to a virtual dataset, without
-    checksums."""
+    """Convert a VirtualiZarr `ManifestGroup` and its subgroups to a virtual dataset, without checksums."""
     rows: dict[str, int] = {}
     found = _convert_group(group, rows)
     return with_sources(found, tuple(Source(location, None) for location in rows))
@@ -102,7 +101,7 @@ def _convert_array(array: Any, dims: Any, attributes: Any, rows: dict[str, int])
 
 
 def _to_json_types(value: Any) -> Any:
-    """Convert tuples and numpy scalars in zarr metadata to JSON types."""
+    """Convert tuples and numpy scalars in Zarr metadata to JSON types."""
     if isinstance(value, dict):
         return {key: _to_json_types(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -111,7 +110,7 @@ def _to_json_types(value: Any) -> Any:
 
 
 def to_virtualizarr(dataset: VirtualDataset) -> Any:
-    """Convert a virtual dataset to one of VirtualiZarr, without checksums.
+    """Convert a virtual dataset to a VirtualiZarr dataset, without checksums.
 
     Parameters
     ----------
@@ -121,7 +120,7 @@ def to_virtualizarr(dataset: VirtualDataset) -> Any:
     Returns
     -------
     xarray.Dataset
-        The variables, with a `ManifestArray` for each that is not loaded.
+        A dataset with a `ManifestArray` for each variable that is not loaded.
     """
     import xarray
     from virtualizarr.manifests import ChunkManifest, ManifestArray
@@ -136,7 +135,7 @@ def to_virtualizarr(dataset: VirtualDataset) -> Any:
         grid = variable.grid_shape
         paths = np.full(grid, "", _TEXTS)
         offsets, lengths = np.zeros(grid, np.uint64), np.zeros(grid, np.uint64)
-        # Indexed in one dimension, because a 0-dimensional array cannot be indexed by columns.
+        # One-dimensional indices, because a 0-dimensional array cannot be indexed by columns.
         places = np.zeros(len(references.coords), np.int64)
         for axis, size in enumerate(grid):
             places = places * size + references.coords[:, axis]

@@ -1,4 +1,4 @@
-"""Write virtual datasets to a store: the metadata, and the references of each array in one call."""
+"""Write virtual datasets to a store: the metadata, and the references of each array in a single call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from icefloe.virtual.zarr_metadata import find_differences, list_properties, par
 
 
 class WritableDataset(Protocol):
-    """The parts of a virtual dataset to write, one group at a time."""
+    """The protocol of virtual datasets that can be written, one group at a time."""
 
     @property
     def variables(self) -> Mapping[str, VirtualVariable]: ...
@@ -42,12 +42,12 @@ class WritableDataset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The array that a variable is written to, and the element at which it begins."""
+    """The target array of a variable, and the index at which writing begins."""
 
     path: str
     variable: VirtualVariable
     document: Mapping[str, Any] | None
-    """Metadata of the array; None if it does not change."""
+    """The new array metadata; None if the metadata does not change."""
     start: tuple[int, ...]
 
 
@@ -60,7 +60,7 @@ def write_dataset(
     region: Mapping[str, slice] | None = None,
     validate_containers: bool = True,
 ) -> None:
-    """Write a virtual dataset to a store (see `VirtualDataset.to_icechunk`), after checking all of it."""
+    """Write a virtual dataset to a store after validating all of it. See `VirtualDataset.to_icechunk`."""
     codecs.register()
     store = getattr(store, "store", store)  # accept a session as well
     if not isinstance(store, IcechunkStore):
@@ -117,7 +117,7 @@ def _find_targets(
 
 
 def _list_mismatches(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
-    """List the differences between a variable and an existing array."""
+    """List the differences between a virtual variable and an existing array."""
     there = list_properties(document, loaded=variable.loaded)
     here = list_properties(make_document(variable), loaded=variable.loaded)
     return [
@@ -127,7 +127,7 @@ def _list_mismatches(document: Mapping[str, Any], variable: VirtualVariable) -> 
 
 
 def _read_document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
-    """Read the metadata of an array; return None if it does not exist."""
+    """Read the zarr.json of an existing array. Return None if it does not exist."""
     found = store.get_sync(f"{path}/zarr.json", prototype=default_buffer_prototype())
     return None if found is None else dict(json.loads(found.to_bytes()))
 
@@ -135,7 +135,7 @@ def _read_document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
 def _convert_times(
     dataset: WritableDataset, documents: Mapping[str, dict[str, Any] | None], group: str
 ) -> dict[str, VirtualVariable]:
-    """Convert loaded times to the units of the existing arrays."""
+    """Convert the loaded times of a virtual dataset to the units of the existing arrays."""
     existing = {name: each.get("attributes", {}) for name, each in documents.items() if each is not None}
     variables, left = reencode_times(existing, dataset.variables)
     for bounds, times in left:
@@ -154,7 +154,7 @@ def _find_region(
     append_dim: str | None,
     region: Mapping[str, slice],
 ) -> _Target | None:
-    """Find the region of an existing array that a variable is written to; None if it is not written."""
+    """Find the region of an existing array to write a variable to. Return None if it is not written."""
     wrong = _list_mismatches(document, variable)
     moving = [axis for axis, name in enumerate(variable.dimensions) if name == append_dim or name in region]
     if wrong and (moving or not variable.loaded):
@@ -187,7 +187,7 @@ def _find_region(
 
 
 def _check_borders(path: str, variable: VirtualVariable, start: list[int], shape: list[int]) -> None:
-    """Check that a variable begins and ends at chunk boundaries: references replace whole chunks."""
+    """Check that a variable begins and ends at chunk boundaries, because references replace whole chunks."""
     for axis, chunk in enumerate(variable.chunk_shape):
         stop = start[axis] + variable.shape[axis]
         if start[axis] % chunk or (stop % chunk and stop != shape[axis]):
@@ -232,14 +232,14 @@ def _write(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """References of a virtual variable to write, and their position in the chunk grid of an array."""
+    """References of a virtual variable, and their position in the chunk grid of the target array."""
 
     references: ChunkReferences
     sources: tuple[Source, ...]
     step: tuple[int, ...]
-    """Index of the first chunk in the grid of the array, per dimension."""
+    """The index of the first chunk along each dimension of the target grid."""
     grid_shape: tuple[int, ...]
-    """Number of chunks per dimension, including missing ones."""
+    """The number of chunks along each dimension, including chunks without data."""
 
 
 def write_placed(
@@ -247,7 +247,7 @@ def write_placed(
 ) -> None:
     """Write the references of a virtual variable to one array of a store.
 
-    With `replaces`, existing chunks for which the files have none are deleted.
+    With `replaces`, existing chunks that the new data lacks are deleted.
     """
     failed = store._set_virtual_columns(path, _to_columns(parts), validate_containers=validate)
     if failed is not None:
@@ -271,7 +271,7 @@ def write_placed(
 
 
 def _to_columns(parts: Sequence[Placed]) -> VirtualColumns:
-    """Convert references to the columns of the engine, each with the checksum of its source."""
+    """Convert references to columns for the session, adding the checksum of each source file."""
     sources = [source for part in parts for source in part.sources]
     before = np.cumsum([0, *(len(part.sources) for part in parts)]).astype(np.uint32)
     codes = np.concatenate(
@@ -310,9 +310,9 @@ def _write_values(store: IcechunkStore, target: _Target, values: Any) -> None:
 
 
 def _delete_missing(store: IcechunkStore, path: str, parts: Sequence[Placed]) -> None:
-    """Delete existing chunks for which the new data has none, so that they read as the fill value.
+    """Delete existing chunks that the new data lacks, so that they read as the fill value.
 
-    Only chunks that exist are deleted: a sparse file may lack millions of chunks.
+    Only existing chunks are deleted, because a sparse file may lack millions of chunks.
     """
     sparse = [part for part in parts if len(part.references) < math.prod(part.grid_shape)]
     if not sparse:

@@ -1,4 +1,4 @@
-"""Convert the metadata of Zarr arrays, version 2 or 3, to variables without chunks."""
+"""Convert Zarr array metadata, version 2 or 3, to virtual variables without chunks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BYTES_CODECS: Final = (
 
 
 def convert_v3_array(document: Mapping[str, Any]) -> VirtualVariable:
-    """Convert the zarr.json of a Zarr version 3 array to a virtual variable without chunks."""
+    """Convert a Zarr version 3 zarr.json to a virtual variable without chunks."""
     from zarr.dtype import data_type_registry
 
     grid = document.get("chunk_grid") or {}
@@ -79,8 +79,7 @@ def _to_named_codec(codec: Any) -> dict[str, Any]:
 
 
 def convert_v2_array(document: Mapping[str, Any], attributes: Mapping[str, Any]) -> VirtualVariable:
-    """Convert the .zarray and .zattrs of a Zarr version 2 array to a virtual variable with version 3
-    codecs."""
+    """Convert a Zarr version 2 .zarray and .zattrs to a virtual variable with version 3 codecs."""
     shape, chunks = tuple(document["shape"]), tuple(document["chunks"])
     dtype, filters = _parse_v2_dtype(document)
     codecs = _convert_v2_codecs(document, dtype, filters, len(shape))
@@ -142,7 +141,9 @@ def _convert_v2_codecs(
 
 
 def _convert_compressor(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Convert a compressor of version 2. Names of Zarr version 3 are preferred: more readers know them."""
+    """Convert a Zarr version 2 compressor. Codec names of Zarr version 3 are preferred: more readers know
+    them.
+    """
     match name:
         case "zstd":
             return zstd_codec(step.get("level", 1))

@@ -1,4 +1,4 @@
-"""Encode data types, codecs, fill values and attributes for the zarr.json of Zarr version 3."""
+"""Encode data types, codecs, fill values and attributes for a Zarr version 3 zarr.json."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ DECODING_ATTRIBUTES: Final = (
     "_Unsigned",
     "dtype",
 )
-"""Attributes that define the meaning of stored values."""
+"""Attributes that determine how stored values are interpreted."""
 GEO_TRANSFORM: Final = "GeoTransform"
-"""Attribute of a grid mapping with the location of one raster, which differs between adjacent rasters."""
+"""The grid mapping attribute with the position of a raster, which differs between adjacent rasters."""
 _IRRELEVANT: Final = ("level", "clevel", "blocksize", "typesize", "nthreads", "checksum")
-"""Settings of compressors that do not affect decoding."""
+"""Compressor settings that do not affect decoding."""
 _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
-"""Compressors that store their settings in every chunk."""
+"""Compressors that store their settings in each chunk."""
 
 
 @functools.lru_cache(64)
 def get_zarr_type(dtype: np.dtype[Any]) -> Any:
-    """Return zarr's representation of a data type for a zarr.json; raise RefusedVariable if Zarr has none."""
+    """Return zarr's data type for a numpy data type. Raise RefusedVariable if Zarr does not support it."""
     from zarr.dtype import data_type_registry
 
     if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
@@ -56,7 +56,7 @@ def get_zarr_type(dtype: np.dtype[Any]) -> Any:
 
 
 def parse_array_metadata(document: Mapping[str, Any]) -> Any:
-    """Parse the zarr.json of a virtual array with zarr; raise zarr's error if it cannot open the array."""
+    """Parse the zarr.json of a virtual array with zarr. Raise zarr's error if zarr cannot open the array."""
     from zarr import open_array
     from zarr.buffer.cpu import Buffer
     from zarr.storage import MemoryStore
@@ -83,7 +83,7 @@ def to_json_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def configure_bytes(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Configure the `bytes` codec in a zarr.json with the byte order of a data type."""
+    """Return the zarr.json entry of the `bytes` codec for the byte order of a data type."""
     if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
         return {"name": "bytes"}
     big = dtype.str.startswith(">")
@@ -91,25 +91,26 @@ def configure_bytes(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def _has_order(dtype: np.dtype[Any]) -> bool:
-    """Check whether a compound type has fields with a byte order."""
+    """Return True if any field of a compound data type has a byte order."""
     parts = [dtype[name] for name in dtype.names or ()]
     return any(_has_order(part) if part.names else part.byteorder != "|" for part in parts)
 
 
 def configure_numcodec(name: str, **configuration: Any) -> dict[str, Any]:
-    """Configure a codec of the numcodecs package in a zarr.json."""
+    """Return the zarr.json entry of a numcodecs codec."""
     return {"name": f"numcodecs.{name}", "configuration": configuration}
 
 
 def zstd_codec(level: int) -> dict[str, Any]:
-    """Configure Zstandard in a zarr.json. A level that Zarr rejects is replaced, because decoding
-    ignores it."""
+    """Return the zarr.json entry of the Zstandard codec. A level that zarr rejects is replaced, because
+    decoding ignores it.
+    """
     known = level if 0 <= level <= _ZSTD_LEVEL_LIMIT else 3
     return {"name": "zstd", "configuration": {"level": known, "checksum": False}}
 
 
 def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block: int = 0) -> dict[str, Any]:
-    """Configure Blosc in a zarr.json. `shuffle` is the number that Blosc uses."""
+    """Return the zarr.json entry of the Blosc codec. `shuffle` is the number that Blosc uses."""
     configuration = {
         "typesize": itemsize,
         "cname": compressor,
@@ -121,10 +122,10 @@ def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block:
 
 
 def encode_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
-    """Encode attributes for a zarr.json, with `_FillValue` in the form that xarray expects in Zarr version 3.
+    """Encode attributes for a zarr.json. `_FillValue` gets the form that xarray expects in Zarr version 3.
 
-    JSON has no NaN. A `missing_value` of NaN is dropped, because NaN is always missing. Any other NaN becomes
-    the string "NaN", as in the fill values of Zarr.
+    JSON does not support NaN. A `missing_value` of NaN is dropped, because NaN is always treated as missing.
+    Any other NaN becomes the string "NaN", as in Zarr fill values.
     """
     plain: dict[str, Any] = {}
     for name, value in found.items():
@@ -140,7 +141,9 @@ def encode_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = No
 
 
 def encode_attribute(value: Any) -> Any:
-    """Encode an attribute for a zarr.json: numpy scalars and arrays as numbers and lists, bytes as text."""
+    """Encode an attribute for a zarr.json: numpy scalars and arrays become numbers and lists, and
+    bytes text.
+    """
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "S":
             value = np.char.rstrip(value, b"\0")
@@ -172,9 +175,9 @@ def _is_nan(value: Any) -> bool:
 
 
 def _encode_fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Encode a `_FillValue` attribute like xarray; return None if it does not match the data type.
+    """Encode a `_FillValue` attribute as xarray does. Return None if it does not match the data type.
 
-    The fill value of characters is dropped: xarray writes it, but cannot open the array afterwards.
+    The fill value of character arrays is dropped, because xarray writes it but then cannot open the array.
     """
     flat = np.asarray(value).reshape(-1)
     if not flat.size:
@@ -195,8 +198,9 @@ def _encode_fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def list_properties(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
-    """List the properties of a zarr.json that combined arrays must share. Loaded variables may differ in
-    chunks."""
+    """List the zarr.json properties that arrays must share to be combined. For loaded variables, chunks may
+    differ.
+    """
     attributes = document.get("attributes", {})
     found: dict[str, Any] = {
         "dimensions": document.get("dimension_names"),
@@ -210,8 +214,9 @@ def list_properties(document: Mapping[str, Any], *, loaded: bool) -> dict[str, A
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """List the properties of two zarr.json documents that differ, with both values. A missing property is
-    None."""
+    """List the properties that differ between two zarr.json documents, with both values. Missing ones are
+    None.
+    """
     names = [*one, *(name for name in other if name not in one)]
     return [
         (name, one.get(name), other.get(name))

@@ -1,6 +1,7 @@
-"""Parse FITS, HDF4 and DMR++ with VirtualiZarr.
+"""Parse FITS, HDF4 and DMR++ files with VirtualiZarr.
 
-VirtualiZarr reads a local file. A remote file is copied for parsing, and references point to the remote file.
+VirtualiZarr needs a local file. A remote file is copied temporarily for parsing, but the references point to
+the remote file.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Parser(NamedTuple):
     title: str
     class_name: str
     since: str
-    """First supported release of VirtualiZarr."""
+    """The oldest supported release of VirtualiZarr."""
 
 
 _PARSERS: Final = {
@@ -59,7 +60,7 @@ _PARSERS: Final = {
 def parse_with_virtualizarr(
     file: SourceFile, format: str, options: ParseOptions, access: FindAccess
 ) -> VirtualDataset:
-    """Parse a FITS, HDF4 or DMR++ file with VirtualiZarr's parser for its format."""
+    """Parse a FITS, HDF4 or DMR++ file with the matching VirtualiZarr parser."""
     parser = _PARSERS[format]
     with _provide_local_copy(file) as path:
         refused: list[Refused] = []
@@ -108,7 +109,9 @@ def _make_error(file: SourceFile, parser: _Parser, error: BaseException) -> Cann
 
 
 def _find_other_compressions(dataset: VirtualDataset, file: SourceFile) -> Iterator[Refused]:
-    """Yield the variables of an HDF4 file that are not deflated. kerchunk assumes that all of them are."""
+    """Yield HDF4 variables that are compressed but not deflated. kerchunk assumes that all of them are
+    deflated.
+    """
     for name, variable in dataset.variables.items():
         starts = variable.references.offsets[:1].tolist()
         if any(codec["name"] != "bytes" for codec in variable.codecs) and starts:
@@ -119,8 +122,9 @@ def _find_other_compressions(dataset: VirtualDataset, file: SourceFile) -> Itera
 
 
 def _find_unreadable_images(path: str) -> Iterator[Refused]:
-    """Yield the images of a FITS file that VirtualiZarr would read wrongly: it takes compressed tiles for
-    values, and stores 64-bit integers with an offset as floats."""
+    """Yield FITS images that VirtualiZarr would misread. It treats compressed tiles as values, and stores
+    64-bit integers with an offset as floats.
+    """
     from astropy.io import fits
 
     with ignore_warnings(), fits.open(path, do_not_scale_image_data=True) as hdus:
@@ -140,9 +144,9 @@ def _find_unreadable_images(path: str) -> Iterator[Refused]:
 
 
 def _to_big_endian(dataset: VirtualDataset) -> VirtualDataset:
-    """Correct the byte order of HDF4, whose numbers are big-endian; kerchunk reports little-endian floats.
+    """Set the byte order of HDF4 variables to big-endian, because kerchunk reports floats as little-endian.
 
-    Little-endian types have different type codes, which kerchunk rejects.
+    HDF4 files with little-endian numbers have different type codes, which kerchunk rejects.
     """
     return dataset.map_variables(
         lambda _, variable: replace(variable, codecs=tuple(map(_make_big_endian_codec, variable.codecs)))
@@ -155,7 +159,9 @@ def _make_big_endian_codec(codec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parse_groups(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
-    """Return the manifest group of a file. The parser of DMR++ returns one group without its subgroups."""
+    """Parse a file into a manifest group. The DMR++ parser omits subgroups, so each group is parsed
+    separately.
+    """
     if group or parser.title != "DMR++":
         return _parse_manifests(parser, path, shown, group, skipped)
 
@@ -171,7 +177,7 @@ def _parse_groups(parser: _Parser, path: str, shown: str, group: str | None, ski
 
 
 class _Group(NamedTuple):
-    """A manifest group with groups below it."""
+    """A manifest group with its subgroups."""
 
     arrays: Mapping[str, Any]
     groups: Mapping[str, _Group]
@@ -179,7 +185,7 @@ class _Group(NamedTuple):
 
 
 def _parse_manifests(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
-    """Return the manifest group of a file."""
+    """Parse a file with VirtualiZarr, and return its manifest group."""
     import virtualizarr.parsers
     from obspec_utils.registry import ObjectStoreRegistry
 
@@ -207,7 +213,7 @@ def _parse_release(release: str) -> tuple[int, ...]:
 
 @contextmanager
 def _provide_local_copy(file: SourceFile) -> Iterator[str]:
-    """Provide the path of a local file, or of a temporary copy with the same name."""
+    """Provide a local path for a file. A remote file is copied to a temporary file with the same name."""
     if file.local_path is not None:
         yield file.local_path
         return
@@ -222,8 +228,9 @@ def _provide_local_copy(file: SourceFile) -> Iterator[str]:
 def _set_locations(
     dataset: VirtualDataset, file: SourceFile, path: str, access: FindAccess
 ) -> VirtualDataset:
-    """Replace the location of the copy with the location of the file, and find the state of all referenced
-    files."""
+    """Point references at the original file instead of its temporary copy, and look up the state of all
+    referenced files.
+    """
     copies, remote = (f"{to_location(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
     locations = []
     for source in dataset.sources:

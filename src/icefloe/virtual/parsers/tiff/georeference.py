@@ -1,7 +1,7 @@
-"""Georeference GeoTIFF images: pixel coordinates, and the coordinate reference system as a CF grid mapping.
+"""Georeference GeoTIFF images: create pixel coordinates, and describe the CRS as a CF grid mapping.
 
 pyproj converts EPSG codes and user-defined projections to WKT and CF attributes. Without pyproj, the grid
-mapping only has the EPSG code, which rioxarray and pyproj understand.
+mapping contains only the EPSG code, which rioxarray and pyproj understand.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ATTRIBUTES: Final[dict[int, dict[str, dict[str, str]]]] = {
     },
 }
 _WITH_OTHER_PROJ: Final = ("eccodes", "gribapi")
-"""Modules of ecCodes, which loads its own copy of PROJ. If pyproj is loaded later, it calls that copy and
-crashes.
+"""Module names of ecCodes, which loads its own copy of PROJ. If pyproj is loaded later, it calls that copy
+and crashes.
 """
 _PROGRAM: Final = """\
 import json, sys
@@ -85,7 +85,7 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "ProjCenterNorthingGeoKey",
     ),
 }
-"""GeoTIFF keys for each WKT parameter. Writers use different keys for the origin."""
+"""The GeoTIFF keys for each WKT parameter. Different writers use different keys for the origin."""
 _OFFSETS: Final = ("false_easting", "false_northing")
 _AT_ORIGIN: Final = ("latitude_of_origin", "central_meridian")
 _AT_CENTER: Final = ("latitude_of_center", "longitude_of_center")
@@ -118,20 +118,20 @@ _PROJECTIONS: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
     28: ("Cylindrical_Equal_Area", ("standard_parallel_1", "central_meridian")),
     9815: ("Hotine_Oblique_Mercator_Azimuth_Center", _OBLIQUE),
 }
-"""Values of ProjCoordTransGeoKey, with the names of the projection and of its parameters in WKT."""
+"""The WKT names of the projection and its parameters, for each value of ProjCoordTransGeoKey."""
 _MERCATOR, _LAMBERT_1SP = 7, 9
 
 
 def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVariable]:
-    """Georeference a GeoTIFF image or overview: create its coordinates and grid mapping.
+    """Georeference a GeoTIFF image or overview by adding coordinates and a grid mapping.
 
-    The coordinates x and y refer to pixel centres; rotated images have none. There is a grid mapping if
-    the coordinate reference system is known.
+    The coordinates x and y refer to pixel centres. Rotated images have no coordinates. A grid mapping is
+    added if the coordinate reference system is known.
 
     Returns
     -------
     dict
-        The image with the key "", and the other variables by name.
+        The image under the key "", and the other variables by name.
     """
     tags: Mapping[str, Any] = page.geotiff_tags or _list_transform_tags(page)
     sizes = dict(zip(variable.dimensions, variable.shape, strict=True))
@@ -149,7 +149,7 @@ def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVari
 
 
 def _list_transform_tags(page: Any) -> dict[str, Any]:
-    """Return the tags of the affine transform of a file without a coordinate reference system."""
+    """Return the affine transform tags of a TIFF page without a coordinate reference system."""
     found = {name: page.tags.get(code) for name, code in _TRANSFORM_TAGS.items()}
     return {name: tag.value for name, tag in found.items() if tag is not None}
 
@@ -170,10 +170,10 @@ def _make_coordinates(
 
 
 def _find_transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[float, ...] | None:
-    """Return the affine transform from columns and rows to x and y, in the order of GDAL.
+    """Return the affine transform from columns and rows to x and y, in GDAL order.
 
-    `columns` and `rows` are the numbers of pixels of the page per pixel of the image, which are larger than 1
-    for an overview.
+    `columns` and `rows` are the scale of an overview: the number of full-resolution pixels per overview pixel
+    along each axis.
     """
     matrix, scale, tie = (
         tags.get(key) for key in ("ModelTransformation", "ModelPixelScale", "ModelTiepoint")
@@ -194,8 +194,7 @@ def _find_transform(tags: Mapping[str, Any], columns: float, rows: float) -> tup
 
 
 def make_grid_mapping(tags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the coordinate reference system of a GeoTIFF as CF grid mapping attributes; empty if it is
-    unknown."""
+    """Return the CRS of a GeoTIFF as CF grid mapping attributes. Return {} if it is unknown."""
     if "pyproj" not in sys.modules and any(name in sys.modules for name in _WITH_OTHER_PROJ):
         keys = {
             name: getattr(value, "value", value) for name, value in tags.items() if name.endswith("GeoKey")
@@ -218,7 +217,9 @@ def make_grid_mapping(tags: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _compute_in_subprocess(keys: str) -> str:
-    """Compute the grid mapping in a process without ecCodes. Input and result are JSON; null is a failure."""
+    """Compute a grid mapping in a subprocess without ecCodes. Input and output are JSON; null
+    means failure.
+    """
     given = json.dumps([sys.path, json.loads(keys)])
     command = [sys.executable, "-c", _PROGRAM]
     try:
@@ -229,7 +230,7 @@ def _compute_in_subprocess(keys: str) -> str:
 
 
 def get_key_number(key: Any) -> int:
-    """Return the number of a GeoTIFF key, which may be an enumeration member; 0 if the key is missing."""
+    """Return the value of a GeoTIFF key, which may be an enum member. Return 0 if the key is missing."""
     return 0 if key is None else int(getattr(key, "value", key))
 
 
@@ -241,7 +242,7 @@ def _make_code_only(tags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _get_code(tags: Mapping[str, Any], key: str) -> int | None:
-    """Return the code of a key; None if the key is missing, undefined or user-defined."""
+    """Return the code in a GeoTIFF key. Return None if the key is missing, undefined or user-defined."""
     number = get_key_number(tags.get(key))
     return None if number in (0, _USER_DEFINED) else number
 
@@ -279,7 +280,7 @@ def _find_horizontal_crs(tags: Mapping[str, Any]) -> CRS | None:
 
 
 def _from_code(code: int) -> CRS:
-    """Look up a code in the EPSG registry, or else in the ESRI registry."""
+    """Look up a code in the EPSG registry, then in the ESRI registry."""
     from pyproj import CRS
     from pyproj.exceptions import CRSError
 
@@ -316,7 +317,7 @@ def _find_parameter(tags: Mapping[str, Any], name: str) -> float:
 
 
 def _make_geographic_crs(tags: Mapping[str, Any], axes: str = "") -> str:
-    """Return the geographic coordinate reference system as WKT."""
+    """Build the WKT of a GeoTIFF's geographic coordinate reference system."""
     from pyproj.crs import Datum
 
     if (code := _get_code(tags, "GeographicTypeGeoKey")) is not None:
@@ -365,7 +366,9 @@ def _make_linear_unit(tags: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def _parse_citation(text: str) -> dict[str, str]:
-    """Split `GCS Name = unknown|Primem = Greenwich|` into its parts. Text without keys is the name."""
+    """Split a GeoTIFF citation such as `GCS Name = unknown|Primem = Greenwich|` into its parts. Text without
+    keys is the name.
+    """
     parts = dict(re.findall(r"([^|=]+?) = ([^|]*)", text))
     return parts or ({"GCS Name": text.strip("|\0")} if text.strip("|\0") else {})
 

@@ -1,1 +1,1 @@
-"""Zarr version 2 and 3, in folders, buckets and zip files."""
+"""Parsers for Zarr version 2 and 3 in directories, buckets and zip files."""

@@ -1,4 +1,4 @@
-"""Parse Zarr stores, version 2 or 3. A chunk or shard is an object, or a range of a zip file."""
+"""Parse Zarr stores, version 2 or 3. Each chunk or shard is an object, or a byte range of a zip file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from icefloe.virtual.sources import (
 )
 
 _LOCAL: Final = struct.Struct("<4s22xHH")
-"""The local header of a member: signature, length of the name and length of the extra field."""
+"""The local header of a zip member: signature, name length and extra field length."""
 _ENCRYPTED: Final = 1
 
 
 def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a Zarr store in a folder or bucket to references to its chunks."""
+    """Parse a Zarr store in a directory or bucket into a virtual dataset."""
     documents: dict[str, Any] = {}
     keys: list[str] = []
     sources: list[Source] = []
@@ -51,11 +51,11 @@ def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> Virt
 
 
 def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """Parse a zip file that contains a Zarr store, at its root or in a folder."""
+    """Parse a zip file with a Zarr store at its root or in a directory."""
     place = file.location
     try:
         with zipfile.ZipFile(io.BufferedReader(file.as_binary())) as opened:
-            # The last of several members with the same name is valid.
+            # If several members have the same name, the last one is valid.
             members = {each.filename: each for each in opened.infolist() if not each.is_dir()}
             root = find_root(members, place)
             documents = {
@@ -78,7 +78,7 @@ def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
 
 def find_root(names: Iterable[str], place: str) -> str:
-    """Find the root of a parsed Zarr store: the outermost folder with Zarr metadata."""
+    """Find the root of a Zarr store in a zip file: the outermost directory with Zarr metadata."""
     found = [name.rpartition("/")[0] for name in names if name.rpartition("/")[2] in METADATA]
     if not found:
         raise CannotVirtualizeError(f"{place} is a zip file without a Zarr store")
@@ -87,7 +87,7 @@ def find_root(names: Iterable[str], place: str) -> str:
 
 
 def _find_content(file: SourceFile, member: zipfile.ZipInfo) -> int:
-    """Find the offset of the content of a member."""
+    """Find the file offset at which the content of an uncompressed zip member begins."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
         raise CannotVirtualizeError(
             f"{file.location}: {member.filename} is compressed or encrypted by zip, which no Zarr codec can "
