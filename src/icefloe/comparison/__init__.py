@@ -1,1 +1,1 @@
-"""Compare versions: references, chunks and values that differ, and the commits that changed them."""
+"""Compare versions: find differing references, chunks and values, and the commits that changed them."""

@@ -1,4 +1,4 @@
-"""The chunk references of an array at one version, as columns."""
+"""The chunk references of an array in one version, in columnar form."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from icefloe.session import Session
 __all__ = ["CHUNK_KINDS", "ArrayReferences", "chunk_references"]
 
 CHUNK_KINDS: Final = ("native", "virtual", "inline")
-"""The names of the kinds of references, into which `ArrayReferences.kinds` are indices."""
+"""The names of reference kinds. `ArrayReferences.kinds` contains indices into this tuple."""
 _CODES: Final = np.array([0, 0, 1, 2], np.uint8)
 """The index into CHUNK_KINDS for each kind in a manifest: NATIVE, VIRTUAL and INLINE."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayReferences(Report):
-    """The chunk references of an array at one version, to compare them: one row per chunk, sorted."""
+    """The chunk references of an array in one version, as columns with one row per chunk, sorted by
+    coordinates.
+    """
 
     path: str
     """Path of the array."""
@@ -44,11 +46,11 @@ class ArrayReferences(Report):
     offsets: NDArray[np.uint64]
     """The offset of the first byte in the chunk object or source file; 0 for inline chunks."""
     chunk_ids: NDArray[np.uint8]
-    """The ids of chunk objects, of shape `(rows, 12)`; zeros unless native."""
+    """The ids of chunk objects, of shape `(rows, 12)`; zeros for chunks that are not native."""
     locations: tuple[str, ...]
     """The distinct URLs of source files."""
     location_codes: NDArray[np.int64]
-    """The index into `locations`; -1 unless virtual."""
+    """The index into `locations`; -1 for chunks that are not virtual."""
 
     def __len__(self) -> int:
         return len(self.coords)
@@ -81,12 +83,12 @@ class ArrayReferences(Report):
 
 
 def chunk_references(session: Session, path: str) -> ArrayReferences:
-    """List the chunk references of an array at one version as columns, without reading chunks.
+    """List the chunk references of an array in one version as columns, without reading chunks.
 
     Parameters
     ----------
     session
-        The version to look at. Uncommitted changes of a writable session are included.
+        A session on the version to list. Uncommitted changes of a writable session are included.
     path
         Path of the array.
 
@@ -126,13 +128,13 @@ def find_array(workspace: Workspace, path: str) -> NodeSnapshot:
 
 
 def count_chunks(node: NodeSnapshot) -> tuple[int, ...]:
-    """Return the number of chunks along each dimension of an array whose references are listed."""
+    """Return the number of chunks of an array along each dimension."""
     data = node.node_data
     return tuple(each.num_chunks for each in data.shape) if isinstance(data, ArrayNodeData) else ()
 
 
 def to_coordinate_columns(coords: Coords) -> dict[str, Any]:
-    """Return the chunk coordinates of an array's references as one column per dimension."""
+    """Return chunk coordinates as one column per dimension."""
     return {f"chunk_{axis}": coords[:, axis] for axis in range(coords.shape[1])}
 
 

@@ -1,4 +1,4 @@
-"""Find the commit at which a condition on values changed, by binary search in the history."""
+"""Find the commit at which a condition on an array's values changed, by binary search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATISTICS: Final[Mapping[str, Callable[[NDArray[np.float64]], float]]] = {
     "missing": lambda values: float(np.count_nonzero(np.isnan(values))),
     "value": lambda values: float(values.ravel()[0]) if values.size == 1 else float("nan"),
 }
-"""The names that conditions may use."""
+"""The names that can be used in conditions, with the functions that compute them."""
 _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[float, float], bool]]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -49,13 +49,13 @@ class Bisection(Report):
     """The result of a bisection: the commit at which a condition on the values of an array changed."""
 
     commit: SnapshotInfo
-    """The first commit at which the condition has its later state."""
+    """The first commit at which the condition differs from its earlier state."""
     before: str
-    """The snapshot before this commit."""
+    """The id of the snapshot before this commit."""
     holds: bool
     """True if the condition holds from this commit on."""
     statistics: Mapping[str, tuple[float | None, float | None]]
-    """The values that the condition uses, before and at the commit; None if the array did not exist."""
+    """The values used in the condition, before and at the commit; None if the array did not exist."""
     versions_read: int
     """The number of versions that were read."""
 
@@ -72,8 +72,8 @@ def bisect(
 ) -> Bisection:
     """Bisect the history for the commit at which a condition on the values of an array changed.
 
-    The history of first parents is searched by bisection, like `git bisect`. If the condition changed more
-    than once, one of these commits is found. The condition does not hold if the array or the labels do not
+    The first-parent history is searched, as with `git bisect --first-parent`. If the condition changed more
+    than once, one of these commits is found. The condition counts as false if the array or the labels do not
     exist.
 
     Parameters
@@ -83,11 +83,11 @@ def bisect(
     path
         Path of the array.
     when
-        A condition such as `max > 310`, over `min`, `max`, `mean`, `sum`, `count`, `missing` and, for a
-        single cell, `value`; with `and`, `or` and `not`.
+        A condition such as `max > 310`. It can use `min`, `max`, `mean`, `sum`, `count`, `missing` and, for a
+        single cell, `value`, combined with `and`, `or` and `not`.
     at
-        Labels of dimensions that select a part of the array: one label, or a slice of the first and the last.
-        By default all values count.
+        Labels by dimension that select part of the array: a single label, or a slice from the first label to
+        the last. By default all values are used.
     branch
         The branch whose history is searched.
     from_snapshot_id
@@ -141,7 +141,9 @@ def bisect(
 
 
 def parse_condition(text: str) -> ast.expr:
-    """Parse the condition of a bisection. InvalidInputError contains the part that is not allowed."""
+    """Parse the condition of a bisection. Raise InvalidInputError, naming the offending part, if it is not
+    allowed.
+    """
     try:
         found = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
@@ -201,7 +203,7 @@ def _evaluate(node: ast.expr, numbers: Mapping[str, float]) -> Any:
 
 
 class _Search:
-    """The results of a bisection's condition by version."""
+    """Evaluates the bisection condition in each version, and keeps the results."""
 
     def __init__(self, repo: Repository, path: str, condition: ast.expr, at: Mapping[str, Any]) -> None:
         self._repo, self._path, self._condition, self._at = repo, path, condition, at
@@ -209,14 +211,14 @@ class _Search:
         self.known: dict[str, dict[str, float] | None] = {}
 
     def holds(self, snapshot_id: str) -> bool:
-        """Return whether the condition of the bisection holds at a version."""
+        """Return True if the condition holds in a version."""
         if snapshot_id not in self.known:
             self.known[snapshot_id] = self._read(snapshot_id)
         numbers = self.known[snapshot_id]
         return numbers is not None and bool(_evaluate(self._condition, numbers))
 
     def compare(self, before: str, after: str) -> dict[str, tuple[float | None, float | None]]:
-        """Return the values that the condition uses at two versions."""
+        """Return the values used in the condition, in two versions."""
         old, new = self.known[before], self.known[after]
         return {
             name: (old[name] if old else None, new[name] if new else None) for name in sorted(self._names)
@@ -242,7 +244,7 @@ class _Search:
 
 
 def _decode(values: NDArray[Any], attributes: Mapping[str, Any], path: str) -> NDArray[np.float64]:
-    """Unpack values, with NaN for missing ones."""
+    """Unpack stored values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
         raise _make_error(f"{path} has values of type {values.dtype}, but conditions require numbers")
     found = values.astype(np.float64)

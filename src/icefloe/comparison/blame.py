@@ -34,12 +34,12 @@ __all__ = ["Blame", "blame"]
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 OLDER: Final = -1
-"""The writer of chunks that were written before the known part of the history."""
+"""The writer index of chunks that were written before the known part of the history."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blame(Report):
-    """The blame of an array: the commit that wrote each chunk, one row per chunk, sorted by coordinates."""
+    """Which commit wrote each chunk of an array: one row per chunk, sorted by coordinates."""
 
     path: str
     """Path of the array."""
@@ -48,25 +48,27 @@ class Blame(Report):
     coords: NDArray[np.uint32]
     """The chunk coordinates, of shape `(rows, dimensions)`."""
     commits: tuple[SnapshotInfo, ...]
-    """The commits to which `writers` and `merges` refer, newest first."""
+    """The commits that `writers` and `merges` refer to, newest first."""
     writers: NDArray[np.int64]
-    """The index into `commits` of the commit that wrote each chunk; -1 if this commit has expired or is
-    beyond the limit."""
+    """The index into `commits` of the commit that wrote each chunk; -1 if this commit has expired or lies
+    beyond the limit.
+    """
     merges: NDArray[np.int64]
-    """The index into `commits` of the last merge that brought the chunk to this branch; -1 without a
-    merge."""
+    """The index into `commits` of the last merge that brought each chunk to this branch; -1 if it was not
+    merged.
+    """
 
     def __len__(self) -> int:
         return len(self.coords)
 
     def table(self) -> Table:
-        """Return the blame of an array as a table: one row per chunk, with the commit that wrote it.
+        """Return a table with one row per chunk and the commit that wrote it.
 
         Returns
         -------
         Table
             The columns `chunk_0`, `chunk_1`, ... (coordinates), `snapshot_id`, `written_at`, `message` and
-            `merged_by`. For older chunks `snapshot_id` is "older", and time and message are missing.
+            `merged_by`. For older chunks `snapshot_id` is "older", and time and message are null.
         """
         ids = np.array([*(each.id for each in self.commits), "older"], object)
         times = [np.datetime64(each.written_at.replace(tzinfo=None), "us") for each in self.commits]
@@ -96,7 +98,7 @@ def blame(
 ) -> Blame:
     """Find the commit that last wrote each chunk of an array.
 
-    References are compared along the history of first parents. Moving a chunk by reference, with its array or
+    References are compared along the first-parent history. Moving a chunk by reference, with its array or
     inside the chunk grid, does not change its writer. A chunk that was merged is attributed to the commit on
     the merged branch that wrote it.
 
@@ -105,7 +107,7 @@ def blame(
     repo
         The repository.
     path
-        Path of the array in the version.
+        Path of the array in this version.
     branch, tag, snapshot_id
         The version, `main` by default.
     limit
@@ -143,13 +145,13 @@ def blame(
 
 @dataclass(frozen=True, slots=True)
 class _PendingChunks:
-    """The chunks whose commit must still be found in the history of a snapshot."""
+    """Chunks whose commit must still be found in the history of a snapshot."""
 
     tip: SnapshotId
     rows: Rows
-    """The row of each chunk in the result."""
+    """The row of each chunk in the final result."""
     at: Coords
-    """The coordinates of each chunk in the snapshot."""
+    """The coordinates of each chunk in this snapshot."""
     merge: SnapshotId | None = None
 
     def take(self, which: Mask) -> _PendingChunks:
@@ -157,7 +159,7 @@ class _PendingChunks:
 
 
 class _Walk:
-    """A walk through the history that finds the commit of each chunk."""
+    """A walk through the history to find the commit that wrote each chunk."""
 
     def __init__(self, repo: Repository, node: NodeId, coords: Coords, limit: int | None) -> None:
         self._refs, self._assets = repo._refs, repo._assets
@@ -184,7 +186,9 @@ class _Walk:
         return Blame(path, snapshot_id, self._coords, commits, codes[self._writers], codes[self._merges])
 
     def _assign_commits(self, pending: _PendingChunks) -> Iterator[_PendingChunks]:
-        """Assign chunks to commits along the first parents of a tip. Yield the chunks that were merged."""
+        """Assign chunks to commits along the first parents of a tip. Yield the chunks that came from
+        merges.
+        """
         for info in self._ancestry(pending.tip):
             if not len(pending.rows) or self._left == 0:
                 return
@@ -221,7 +225,9 @@ class _Walk:
     def _find_changed(
         self, pending: _PendingChunks, after: State, before: State | None
     ) -> tuple[Mask, Coords]:
-        """Return a mask of the chunks that a commit wrote, and the earlier coordinates of the others."""
+        """Return a mask of the chunks that a commit wrote, and the previous coordinates of the unchanged
+        chunks.
+        """
         new = after.node(self._node)
         old = None if before is None else before.node(self._node)
         if before is None or old is None or new is None or count_dimensions(old) != count_dimensions(new):
@@ -231,7 +237,7 @@ class _Walk:
         return _apply_moves(pending.at, news.coords, olds.coords, moves)
 
     def _credit_commit(self, info: StoredInfo, new: _PendingChunks) -> Iterator[_PendingChunks]:
-        """Assign the new chunks of a commit to the commit itself, to a merged branch, or to no commit."""
+        """Assign a commit's new chunks to the commit itself, to a merged branch, or to no commit."""
         merge = info.id if new.merge is None else new.merge
         is_unknown = False
         for tip in get_merged_tips(info):
@@ -250,7 +256,7 @@ class _Walk:
             self._merges[new.rows[own]] = OLDER if new.merge is None else numbers.index(new.merge)
 
     def _is_equal_in(self, tip: State, node: NodeSnapshot, state: State, at: Coords) -> Mask:
-        """Return a mask of the chunks of a merge that are equal in the merged tip."""
+        """Return a mask of the chunks of a merge commit that are identical in the merged tip."""
         own = state.node(self._node)
         if own is None or not len(at):
             return np.zeros(len(at), np.bool_)
@@ -263,7 +269,9 @@ class _Walk:
         return np.isin(_encode_coordinates(at), _encode_coordinates(equal))
 
     def _is_own(self, info: StoredInfo, at: Coords) -> Mask:
-        """Return a mask of the chunks that the commit itself wrote, and not an expired commit before it."""
+        """Return a mask of the chunks that the commit itself wrote, as opposed to an expired commit before
+        it.
+        """
         pruned = bool(info.pruned_ancestor_tx_logs)
         if not pruned and not self._is_after_first(info):
             return np.ones(len(at), np.bool_)
@@ -278,14 +286,14 @@ class _Walk:
         return np.isin(_encode_coordinates(at), np.concatenate(keys)) if keys else np.zeros(len(at), np.bool_)
 
     def _is_after_first(self, info: StoredInfo) -> bool:
-        """Return whether the parent is the first snapshot. V1 does not list expired snapshots."""
+        """Return True if the parent is the first snapshot. V1 does not list expired snapshots."""
         if info.parent_id is None:
             return True
         return self._refs.snapshot(info.parent_id).parent_id is None
 
 
 def _find_origins(olds: ArrayManifest, news: ArrayManifest) -> Rows:
-    """Find the earlier row from which each later reference comes; -1 for newly written references."""
+    """For each later reference, find the earlier row that it comes from; -1 if it was newly written."""
     origins = np.full(len(news), -1, np.int64)
     if not len(olds) or not len(news):
         return origins
@@ -307,7 +315,7 @@ def _find_origins(olds: ArrayManifest, news: ArrayManifest) -> Rows:
 
 
 def _match_references(olds: ArrayManifest, among: Rows, news: ArrayManifest, rows: Rows) -> Rows:
-    """Find the same reference at any coordinates; -1 if there is none."""
+    """Find rows with the same reference at any coordinates; -1 where there is none."""
     keys, wanted = _reference_keys(olds, among), _reference_keys(news, rows)
     order = np.argsort(keys, kind="stable")
     place = np.searchsorted(keys[order], wanted)
@@ -319,7 +327,7 @@ def _match_references(olds: ArrayManifest, among: Rows, news: ArrayManifest, row
 
 
 def _match_moves(olds: ArrayManifest, left: Rows, news: ArrayManifest, rows: Rows) -> Rows:
-    """Find inline and virtual chunks that were moved.
+    """Find inline and virtual chunks that were moved within the grid.
 
     Unlike ids of chunk objects, such references can be equal by chance. They count as moved only if all
     changed chunks come from coordinates that changed, or if most of them were shifted by the same offset.
@@ -345,7 +353,7 @@ def _match_moves(olds: ArrayManifest, left: Rows, news: ArrayManifest, rows: Row
 
 
 def _apply_moves(at: Coords, news: Coords, olds: Coords, origins: Rows) -> tuple[Mask, Coords]:
-    """Return a mask of the chunks that were written, and the earlier coordinates of the others."""
+    """Return a mask of the chunks that were written, and the previous coordinates of the unchanged chunks."""
     places = _find_rows(news, at)
     listed = np.flatnonzero(places >= 0)
     came_from = origins[places[listed]]
@@ -357,7 +365,9 @@ def _apply_moves(at: Coords, news: Coords, olds: Coords, origins: Rows) -> tuple
 
 
 def _find_rows(coords: Coords, wanted: Coords) -> Rows:
-    """Find the rows of coordinates in sorted coordinates; -1 for coordinates that do not occur."""
+    """Look up coordinates in sorted coordinates, and return their rows; -1 for coordinates that are not
+    found.
+    """
     keys, sought = _encode_coordinates(coords), _encode_coordinates(wanted)
     found = np.full(len(wanted), -1, np.int64)
     place = np.searchsorted(keys, sought)
@@ -376,7 +386,7 @@ def _encode_coordinates(coords: Coords) -> NDArray[np.bytes_]:
 
 
 def _reference_keys(refs: ArrayManifest, rows: Rows) -> NDArray[np.bytes_]:
-    """Return keys that identify the referenced bytes: id or digest, offset and length."""
+    """Return keys that identify the referenced bytes: chunk id or digest, offset and length."""
     kinds = refs.kind[rows]
     keys = np.zeros((len(rows), 33), np.uint8)
     keys[:, 0] = kinds

@@ -1,4 +1,4 @@
-"""Compare the values of two versions of an array. Only chunks whose references differ are read."""
+"""Compare an array's values in two versions. Only chunks whose references differ are read."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from icefloe.session import Session
 __all__ = ["ValueDifferences", "compare_values", "subtract_values"]
 
 _DECODING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")
-"""The parts of an array's metadata that determine how its chunks are decoded."""
+"""The array metadata fields that determine how chunks are decoded."""
 _NUMBERS: Final = "biufcmM"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDifferences(Report):
-    """The comparison of the values of an array in two versions: how many cells differ, and by how much."""
+    """The result of comparing an array's values in two versions: how many cells differ, and by how much."""
 
     path: str
     """The path of the array in the later version."""
     shape: tuple[int, ...]
-    """The shape of the compared part, whose cells exist in both versions."""
+    """The shape of the compared region, whose cells exist in both versions."""
     cells: int
     """The number of compared cells."""
     differing: int
-    """The number of cells with different values. NaN equals NaN, and differs from every number."""
+    """The number of cells whose values differ. NaN equals NaN and differs from every number."""
     missing: int
-    """The number of differing cells that are NaN or NaT in one version. They have no numeric difference."""
+    """The number of differing cells that are NaN or NaT in one of the versions. They have no numeric
+    difference.
+    """
     largest: float | int | None
     """The largest absolute difference, exact for integers, and in the units of the array for times. None if
     no numbers differ."""
@@ -65,10 +67,10 @@ class ValueDifferences(Report):
 def compare_values(
     before: Session, after: Session, path: str, *, before_path: str | None = None
 ) -> ValueDifferences:
-    """Compare the values of an array in two versions: count the cells that differ, and find the largest
+    """Compare an array's values in two versions: count the cells that differ, and find the largest
     difference.
 
-    Stored values are compared: packed data are not unpacked. Only chunks whose references differ are read,
+    Stored values are compared, so packed data are not unpacked. Only chunks whose references differ are read,
     one at a time.
 
     Parameters
@@ -93,7 +95,7 @@ def compare_values(
     NodeNotFoundError
         One of the versions has no such array.
     InvalidInputError
-        The array has a different number of dimensions, or values of another kind.
+        The number of dimensions or the kind of values differs.
     """
     pair = _ComparedArray(before, after, path, before_path)
     differing = missing = chunks = 0
@@ -125,7 +127,7 @@ def subtract_values(
     *,
     before_path: str | None = None,
 ) -> NDArray[Any]:
-    """Subtract the values of an array in an earlier version from the values in a later version.
+    """Subtract an array's values in an earlier version from those in a later version.
 
     Only chunks whose references differ are read; all other differences are 0.
 
@@ -138,8 +140,8 @@ def subtract_values(
     path
         Path of the array.
     selection
-        An index, or a slice with a positive step, for each of the first dimensions. All cells that both
-        versions have by default.
+        An index or a slice with a positive step for each leading dimension; by default all cells that both
+        versions have.
     before_path
         Path of the array in the earlier version, if it was moved.
 
@@ -154,7 +156,7 @@ def subtract_values(
     NodeNotFoundError
         One of the versions has no such array.
     InvalidInputError
-        The array has a different number of dimensions, or values that cannot be subtracted, such as texts.
+        The number of dimensions differs, or the values cannot be subtracted, such as strings.
     """
     pair = _ComparedArray(before, after, path, before_path)
     kind = pair.new.dtype.kind
@@ -178,7 +180,7 @@ def _format_number(value: float | int) -> str:
 
 
 class _ComparedArray:
-    """An array in the two compared versions."""
+    """An array in the two versions being compared."""
 
     def __init__(self, before: Session, after: Session, path: str, before_path: str | None) -> None:
         import zarr  # not needed if only references are compared
@@ -202,7 +204,7 @@ class _ComparedArray:
         self._workspaces = (before._workspace, after._workspace)
 
     def regions(self) -> Iterator[tuple[slice, ...]]:
-        """Iterate over the chunks that may contain different values, as regions of the common cells."""
+        """Yield the regions of the common cells whose chunks may contain different values."""
         old, new = self._nodes
         grid = get_array_grid(new)
         found = find_array_differences(*self._workspaces, old, new)
@@ -224,7 +226,7 @@ class _ComparedArray:
                 yield region
 
     def read(self, region: tuple[slice, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Read a region in both versions."""
+        """Read a region of the array in both versions."""
         return np.asarray(self.old[region]), np.asarray(self.new[region])
 
 
@@ -244,7 +246,7 @@ def _find_counterpart(before: Session, new: NodeSnapshot, path: str | None) -> N
 
 
 def _is_decoded_alike(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Return whether both versions decode equal chunks to equal values."""
+    """Return True if both versions decode identical chunks to identical values."""
     one, other = json.loads(old.user_data), json.loads(new.user_data)
     return all(one.get(part) == other.get(part) for part in _DECODING)
 
@@ -277,7 +279,7 @@ def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _compute_magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return absolute differences, exact for integers, and a mask of cells missing in one version."""
+    """Return absolute differences, exact for integers, and a mask of the cells missing in one version."""
     is_missing = _is_missing(old) | _is_missing(new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):
@@ -287,7 +289,7 @@ def _compute_magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[A
 
 
 def subtract(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-    """Subtract earlier values from later values: 0 where both are equal, NaN where one is missing."""
+    """Subtract earlier values from later ones: 0 where both are equal, NaN where one of them is missing."""
     magnitudes, is_missing = _compute_magnitudes(old, new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):
@@ -305,7 +307,7 @@ def _widen(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_integers(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Convert integers, booleans or times to integers that can be compared with each other."""
+    """Convert integers, booleans or times to integers that are comparable with each other."""
     sides = [old, new]
     if old.dtype.kind in "mM":
         sides = [each.astype(np.result_type(old, new)).view("i8") for each in sides]
@@ -318,7 +320,7 @@ def _as_integers(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], ND
 
 
 def _subtract_integers(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """Return absolute differences of 64-bit integers. Unsigned wrap-around makes them exact for all signs."""
+    """Return exact absolute differences of 64-bit integers, computed with unsigned wrap-around."""
     if one.dtype.kind == "O":
         return np.asarray(np.abs(one - other))
     is_less = other < one
@@ -327,7 +329,7 @@ def _subtract_integers(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
 
 
 def _resolve_window(selection: Sequence[slice | int], shape: tuple[int, ...]) -> tuple[list[range], set[int]]:
-    """Return the selected positions along each dimension, and the dimensions that an index drops."""
+    """Return the selected positions along each dimension, and the dimensions that an integer index drops."""
     if len(selection) > len(shape):
         raise InvalidInputError(
             f"the selection has {len(selection)} dimensions, but the array has {len(shape)}",
@@ -358,7 +360,7 @@ def _resolve_window(selection: Sequence[slice | int], shape: tuple[int, ...]) ->
 
 
 def _find_overlap(part: slice, steps: range) -> tuple[range, slice]:
-    """Return the selected positions inside a chunk, and their indices in the whole selection."""
+    """Return the selected positions inside a chunk, and their indices within the whole selection."""
     first = max(0, -(-(part.start - steps.start) // steps.step))
     stop = min(len(steps), max(first, -(-(part.stop - steps.start) // steps.step)))
     return steps[first:stop], slice(first, stop)

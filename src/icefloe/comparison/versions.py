@@ -1,8 +1,8 @@
 """Compare the nodes and chunks of any two versions, without reading chunks.
 
-`Repository.diff` reads transaction logs, so it requires an ancestor, and also lists chunks that were changed
-and changed back. This module compares the two states, so the versions can be unrelated, and even in different
-repositories.
+`Repository.diff` reads transaction logs, so one version must be an ancestor of the other, and chunks that
+were changed and changed back are also listed. This module compares the two states, so the versions can be
+unrelated and even come from different repositories.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ __all__ = ["ChunkDifferences", "Comparison", "compare"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkDifferences(Report):
-    """The chunks of one array that differ between two compared versions, as arrays of shape `(chunks,
-    dimensions)`.
-    """
+    """The chunks of one array that differ between two versions, as arrays of shape `(chunks, dimensions)`."""
 
     path: str
     """The path of the array in the later version, or in the earlier version if it was deleted."""
@@ -47,23 +45,24 @@ class ChunkDifferences(Report):
     changed: NDArray[np.uint32]
     """The coordinates of chunks that have different references in the two versions."""
     same_grid: bool = True
-    """False if the chunk grids differ. Equal coordinates are then different cells, and all chunks are in
-    `added` and `removed`."""
+    """False if the chunk grids differ. Equal coordinates then refer to different cells, and all chunks are in
+    `added` and `removed`.
+    """
 
     def __len__(self) -> int:
         return len(self.added) + len(self.removed) + len(self.changed)
 
     @property
     def coords(self) -> NDArray[np.uint32]:
-        """The sorted coordinates of all chunks that differ between two compared versions."""
+        """The sorted coordinates of all chunks that differ between the two versions."""
         parts = [each for each in (self.added, self.removed, self.changed) if len(each)]
         if len({each.shape[1] for each in parts}) > 1:  # the number of dimensions differs
             return self.added
         return coordinates.keep_last_of_equal(np.concatenate(parts))[0] if parts else self.changed
 
     def table(self) -> Table:
-        """Return the chunks that differ as a table: `chunk_0`, `chunk_1`, ... and `change` ("added",
-        "removed", "changed").
+        """Return the differing chunks as a table: `chunk_0`, `chunk_1`, ... and `change` ("added", "removed",
+        "changed").
 
         Returns
         -------
@@ -80,9 +79,9 @@ class ChunkDifferences(Report):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Report):
-    """The comparison of two versions: the nodes and chunks that differ.
+    """The result of comparing two versions: the nodes and chunks that differ.
 
-    Nodes are named by their paths, sorted.
+    Nodes are identified by their paths, in sorted order.
     """
 
     new_groups: tuple[str, ...] = ()
@@ -103,7 +102,7 @@ class Comparison(Report):
     """The chunks that differ, by the path of their array. Arrays without differences are omitted."""
 
     def is_empty(self) -> bool:
-        """Return whether the two versions have the same nodes, metadata and references.
+        """Return True if both versions have the same nodes, metadata and references.
 
         Returns
         -------
@@ -113,12 +112,12 @@ class Comparison(Report):
         return self == Comparison()
 
     def to_diff(self) -> Diff:
-        """Convert the comparison of two versions to the type that `Repository.diff` returns.
+        """Convert this comparison to a `Diff`, the type that `Repository.diff` returns.
 
         Returns
         -------
         Diff
-            The same differences. Chunks that were added, removed and changed are not distinguished.
+            The same differences, without distinguishing added, removed and changed chunks.
         """
         return Diff(
             set(self.new_groups),
@@ -135,8 +134,8 @@ class Comparison(Report):
 def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     """Compare any two versions: find the nodes and chunks that differ, without reading chunks.
 
-    Nodes are matched by id, even if they were moved, and otherwise by path. Chunks are equal if their
-    references are equal, so a chunk that was written again with equal values differs.
+    Nodes are matched by id, so moved nodes are recognized, and otherwise by path. Chunks are equal if their
+    references are equal, so a chunk that was rewritten with equal values counts as different.
 
     Parameters
     ----------
@@ -145,7 +144,7 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     after
         The later version.
     path
-        Compare only this node and those below it, by their paths in either version.
+        Compare only this node and the nodes below it, by their paths in either version.
 
     Returns
     -------
@@ -219,9 +218,7 @@ def find_array_differences(
 def read_differing_references(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> tuple[ArrayManifest, ArrayManifest]:
-    """Read the references of an array in two versions, except the references in manifests that both versions
-    share.
-    """
+    """Read the references of an array in two versions, skipping manifests that both versions share."""
     is_shrunk = any(size < was for was, size in zip(_get_shape(old), _get_shape(new), strict=True))
     is_changed = any(each.id in space.changes.chunks for space, each in ((before, old), (after, new)))
     if is_shrunk or is_changed or old.id != new.id:
@@ -242,7 +239,7 @@ def _choose_section(change: str, node: NodeSnapshot) -> str:
 def _pair_nodes(
     before: Workspace, after: Workspace, root: str
 ) -> Iterator[tuple[NodeSnapshot | None, NodeSnapshot | None]]:
-    """Pair the nodes of two versions by id, otherwise by path; None for a missing counterpart."""
+    """Pair the nodes of two versions by id, otherwise by path. A missing counterpart is None."""
     olds, news = _list_nodes(before), _list_nodes(after)
     by_id = {node.id: node for node in olds.values()}
     counterparts: dict[str, NodeSnapshot] = {}
@@ -276,7 +273,7 @@ def _is_below(path: str, root: str) -> bool:
 def _find_chunk_differences(
     before: Workspace, after: Workspace, old: NodeSnapshot | None, new: NodeSnapshot | None
 ) -> ChunkDifferences | None:
-    """Find the chunks of an array that differ between two versions; None for groups."""
+    """Find the chunks of an array that differ between two versions. Return None for groups."""
     node = new or old
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         return None
@@ -298,7 +295,7 @@ def _get_shape(node: NodeSnapshot) -> tuple[int, ...]:
 
 
 def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Return whether chunks with the same coordinates contain the same cells in both versions."""
+    """Return True if chunks with the same coordinates contain the same cells in both versions."""
     if old.user_data == new.user_data:
         return True
     if len(_get_shape(old)) != len(_get_shape(new)):
@@ -312,6 +309,5 @@ def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
 
 
 def get_array_grid(node: NodeSnapshot) -> Grid:
-    """Return the grid in which two versions of an array are compared: the grid of its chunks, or of its
-    shards."""
+    """Return the grid in which two versions of an array are compared: its chunk grid, or its shard grid."""
     return get_stored_grid(json.loads(node.user_data))

@@ -1,4 +1,4 @@
-"""Inspect metadata files: return their content as dictionaries, in the form of the official package."""
+"""Inspect metadata files: return their content as dictionaries, in the official package's form."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
 
 
 def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
-    """Return the content of the repo info file as a dictionary, with refs, history and newest operations."""
+    """Return the content of the repo info file as a dictionary, with refs, history and latest operations."""
     data, _ = assets.storage.get(REPO_PATH)
     info = read_repo_info(data)
     header = _read_header(data, REPO_PATH)
@@ -217,7 +217,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _drop_unset(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None. The official form omits other values."""
+    """Drop the values that are None, which the official form omits."""
     return {name: value for name, value in values.items() if value is not None}
 
 

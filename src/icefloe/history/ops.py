@@ -1,4 +1,4 @@
-"""Convert the ops log to public values, page by page from the columns of a file."""
+"""Convert the ops log to public values, one page at a time, from the columns of a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STORED_OTHERWISE: Final = (UpdateType.FeatureFlagChanged, updates.RepoStatusCha
 
 
 def iterate_ops_log(refs: RefStore) -> Iterator[Update]:
-    """Iterate over the ops log of a repository as public values, newest first.
+    """Iterate over a repository's ops log as public values, newest first.
 
     Older files are read on demand.
     """
@@ -36,12 +36,12 @@ def iterate_ops_log(refs: RefStore) -> Iterator[Update]:
 
 
 def iterate_entries(log: updates.Updates) -> Iterator[Update]:
-    """Iterate over the operations in one file of the ops log, as public values."""
+    """Iterate over the operations in one ops log file as public values."""
     return chain.from_iterable(_log_pages(log))
 
 
 def to_public_update(update: updates.Update) -> Update:
-    """Convert an entry of the ops log to its public form."""
+    """Convert an ops log entry to its public form."""
     kind = update.update_type
     if isinstance(kind, updates.RepoStatusChanged):
         status = kind.status or updates.RepoStatus(set_at_us=update.updated_at_us)
@@ -59,7 +59,7 @@ def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
 
 
 def _convert_updates(page: Tables, place: str) -> list[Update]:
-    """Convert a page of entries to public values."""
+    """Convert a page of ops log entries to public values."""
     what = page["update_type"]
     kinds = np.empty(len(page), object)
     for code, tables in what.tables.items():

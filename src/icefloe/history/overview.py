@@ -1,4 +1,4 @@
-"""The overview of a repository, for `icefloe info` and the HTML of a Repository in notebooks."""
+"""The overview of a repository for `icefloe info` and for the HTML repr of a Repository in notebooks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAIN: Final = "main"
 _SHOWN_COMMITS: Final = 10
 _MAX_COMMITS: Final = 10_000
 _MAX_COMMIT_FILES: Final = 100
-"""The maximum number of commits that a notebook counts. Before version 2, each commit is a separate file."""
+"""The maximum number of commits to count in a notebook. Before version 2, each commit is a separate file."""
 
 
 def collect_overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:
-    """Collect the facts for the overview of a repository, which `icefloe info` prints.
+    """Collect the facts that `icefloe info` prints about a repository.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def collect_overview(refs: RefStore, storage: Storage, most_commits: int | None 
 
 
 def get_status(refs: RefStore) -> dict[str, Any]:
-    """Return the status of a repository for its overview. Formats before version 2 do not store one."""
+    """Return the status of a repository. Formats before version 2 do not store one."""
     if refs.spec.refs_in_repo_info:
         now = to_public_status(refs.status())
         return {
@@ -68,14 +68,14 @@ def get_status(refs: RefStore) -> dict[str, Any]:
 
 
 def format_version(refs: RefStore) -> str:
-    """Format the version of a repository's format for its overview."""
+    """Format a repository's format version for display."""
     return f"version {refs.spec.number}" if refs.spec.number else "a draft"
 
 
 def render_overview(refs: RefStore, assets: AssetStore, storage: Storage) -> str:
-    """Return the overview of a repository as HTML, with its newest commits and the arrays on main.
+    """Render the overview of a repository as HTML, with its newest commits and the arrays on main.
 
-    If the repository cannot be read, the HTML contains the error.
+    If the repository cannot be read, the HTML shows the error.
     """
     most = _MAX_COMMITS if refs.spec.refs_in_repo_info else _MAX_COMMIT_FILES
     title, note = qualify_name("", "Repository"), f"format {format_version(refs)}"

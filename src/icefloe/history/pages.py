@@ -1,4 +1,4 @@
-"""Convert ancestries to public values, page by page from the columns of the repo info file."""
+"""Convert ancestries to public values, one page at a time, from the columns of the repo info file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def iterate_ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
-    """Iterate over the history (a snapshot and its ancestors) page by page, as public values, newest first.
+    """Iterate over a snapshot and its ancestors as public values, newest first, one page at a time.
 
     The snapshot must have been looked up before, so that the repo info file is loaded.
     """
@@ -70,7 +70,7 @@ def _snapshots(infos: SnapshotInfos, rows: list[int], after: list[int]) -> list[
 
 
 def build_all(kind: type[T], count: int, *columns: Iterable[Any]) -> list[T]:
-    """Build one public value per row of a page of history, much faster than with constructors."""
+    """Build one public value per row of a page, which is much faster than calling constructors."""
     built = list(map(object.__new__, repeat(kind, count)))
     slots = vars(kind)
     for field, column in zip(fields(kind), columns, strict=True):  # type: ignore[arg-type]  # T is a dataclass

@@ -1,4 +1,4 @@
-"""Snapshots, differences and the graph of a history as public values."""
+"""Snapshots, differences and ancestry graphs as public values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def to_public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
 
 
 def to_public_status(status: updates.RepoStatus) -> RepoStatus:
-    """Convert a stored repository status to its public form (`RepoStatus`)."""
+    """Convert a stored repository status to its public form, `RepoStatus`."""
     return RepoStatus(
         RepoAvailability(int(status.availability)),
         from_microseconds(status.set_at_us),
@@ -51,7 +51,7 @@ def to_stored_status(status: RepoStatus) -> updates.RepoStatus:
 
 
 def find_snapshot_at(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
-    """Find the newest snapshot in the history of a branch that is not later than a time."""
+    """Find a branch's newest snapshot that is not later than a given time."""
     for info in refs.ancestry(refs.branch(branch)):
         if info.flushed_at_us <= at_us:
             return info.id
@@ -62,7 +62,7 @@ def find_snapshot_at(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
 
 
 def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: SnapshotId) -> Diff:
-    """Return the changes from a snapshot to a later one of the same history."""
+    """Return the changes between a snapshot and a later one of the same history."""
     from icefloe.core.commit.diff import diff_logs
 
     steps = []
@@ -96,7 +96,7 @@ def _logs(assets: AssetStore, newest_first: list[repo_info.SnapshotInfo]) -> Ite
 
 
 def read_pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
-    """Return the transaction logs that a snapshot in a history inherited from expired snapshots."""
+    """Return the transaction logs that a snapshot inherited from expired snapshots."""
     try:
         return refs.snapshot(id).pruned_ancestor_tx_logs
     except SnapshotNotFoundError:
@@ -104,9 +104,7 @@ def read_pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 
 
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
-    """Draw the history of a snapshot or of all branches: collect its snapshots, including merged commits,
-    for the graph.
-    """
+    """Create the ancestry graph of a snapshot or of all branches, including merged commits."""
     from icefloe.ancestry_graph import AncestryGraph, GraphCommit
     from icefloe.core.merge.lineage import get_merged_tips
 
@@ -131,7 +129,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
 def _list_ancestors_and_merged(
     refs: RefStore, tips: Iterable[SnapshotId]
 ) -> dict[SnapshotId, repo_info.SnapshotInfo]:
-    """Return all ancestors of the given snapshots, through parents and merges."""
+    """Return all ancestors of the given snapshots, following both parents and merges."""
     from icefloe.core.merge.lineage import get_merged_tips
 
     found: dict[SnapshotId, repo_info.SnapshotInfo] = {}

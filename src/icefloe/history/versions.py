@@ -1,4 +1,4 @@
-"""Versions: find the snapshot that a branch, a tag, a snapshot id or a time selects."""
+"""Resolve versions: find the snapshot that a branch, tag, snapshot id or time selects."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True)
 class ResolvedVersion:
-    """The resolved version of a repository: the snapshot that a branch, tag, snapshot id or time selects."""
+    """The snapshot that a version (a branch, tag, snapshot id or time) currently selects."""
 
     snapshot_id: str
     is_fixed: bool
-    """True for tags and complete snapshot ids. All other versions can select another snapshot later."""
+    """True for tags and complete snapshot ids. All other versions may select a different snapshot later."""
 
 
 def resolve_version(repo: Repository, version: str) -> str:
@@ -41,8 +41,8 @@ def resolve_version(repo: Repository, version: str) -> str:
         The repository.
     version
         A branch, a tag, a snapshot id or its first four or more characters, or `BRANCH@TIME`. A suffix `~N`
-        selects the Nth commit before it. `branch:NAME`, `tag:NAME` and `snapshot:ID` are never
-        ambiguous. A branch or tag with exactly this name is preferred to every other meaning.
+        selects the Nth commit before it. `branch:NAME`, `tag:NAME` and `snapshot:ID` are never ambiguous. A
+        branch or tag with exactly this name takes precedence over every other interpretation.
 
     Returns
     -------
@@ -62,7 +62,9 @@ def resolve_version(repo: Repository, version: str) -> str:
 
 
 def find_version(repo: Repository, version: str) -> ResolvedVersion:
-    """Find the snapshot that a version selects, and whether the version is fixed; see `resolve_version`."""
+    """Find the snapshot that a version selects, and determine if the version is fixed; see
+    `resolve_version`.
+    """
     branches, tags = repo.list_branches(), repo.list_tags()
     if version in branches and version in tags:
         raise InvalidInputError(
@@ -96,8 +98,7 @@ def find_version(repo: Repository, version: str) -> ResolvedVersion:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse the time that selects a version, such as 2024-05-01T12:00Z (UTC by default), or an age such as
-    7d.
+    """Parse a time such as 2024-05-01T12:00Z (UTC by default), or an age such as 7d, that selects a version.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ def parse_time(text: str) -> datetime:
     Raises
     ------
     InvalidInputError
-        If the text is neither.
+        If the text is neither a time nor an age.
     """
     age = parse_duration(text)
     try:
@@ -127,7 +128,7 @@ def parse_time(text: str) -> datetime:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Parse the age of a version, such as 12h or 7d; None for other text, and for ages that are too long."""
+    """Parse an age such as 12h or 7d. Return None for other text and for ages that are too long."""
     found = _AGE.fullmatch(text.strip())
     try:
         return None if found is None else timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
@@ -146,7 +147,7 @@ def _find_ancestor(repo: Repository, version: str, back: int) -> str:
 
 
 def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> ResolvedVersion:
-    """Find a snapshot by its id, or by the first characters of it, as the graph shows them."""
+    """Find a snapshot by its id, or by the abbreviated id that the graph shows."""
     try:
         return ResolvedVersion(repo.lookup_snapshot(text).id, is_fixed=True)
     except InvalidInputError:

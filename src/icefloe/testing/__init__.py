@@ -1,7 +1,7 @@
 """Storages that inject latency and faults, and the modules of `icechunk.testing`.
 
-`models`, `strategies`, `trees`, `invariants` and `utils` contain the names of the official package. They need
-the extra `test`.
+`models`, `strategies`, `trees`, `invariants` and `utils` provide the same names as the official package. They
+require the `test` extra.
 """
 
 from icefloe.testing.flaky import FlakyStorage

@@ -1,4 +1,4 @@
-"""A storage that injects faults: lost or repeated requests, lost responses, and crashes of the client."""
+"""A storage that injects faults: lost or repeated requests, lost responses, and client crashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Fault(Enum):
-    """A fault that a flaky storage injects into a request."""
+    """The fault, if any, that a flaky storage injects into a request."""
 
     NONE = "answered"
     LOST_REQUEST = "request lost"
@@ -27,27 +27,27 @@ class Fault(Enum):
 
 
 class FaultSource(Protocol):
-    """The source of faults for a flaky storage: it decides the fate of requests. Its methods may block."""
+    """Decides which requests to a flaky storage fail, and how. Its methods may block."""
 
     def sending(self, call: Call) -> Fault:
-        """Return the fate of a request that is sent to a flaky storage."""
+        """Choose the fault for a request before it is sent."""
 
     def answered(self, call: Call, fault: Fault) -> None:
-        """Handle a request to a flaky storage that had its effect, before the client receives the
-        response."""
+        """Called when a request has taken effect, before the client receives the response."""
 
     def repeat_later(self, call: Call, request: Callable[[], object]) -> None:
-        """Receive a request to a flaky storage that will arrive a second time."""
+        """Receive a request that the flaky storage should execute a second time, later."""
 
 
 class Crashed(BaseException):
-    """The simulated crash of a flaky storage's client, which `except Exception` does not catch."""
+    """A simulated client crash, which `except Exception` does not catch."""
 
 
 class FlakyStorage(PassingStorage):
-    """A storage whose requests may fail, as a `FaultSource` object decides.
+    """A storage whose requests may fail, as decided by a `FaultSource`.
 
-    After a lost request or response the client gets a StorageError and cannot know whether a write happened.
+    If a request or response is lost, the client gets a StorageError and cannot tell whether a write took
+    effect.
 
     Parameters
     ----------
@@ -90,5 +90,5 @@ class FlakyStorage(PassingStorage):
 
 
 def no_answer(call: Call) -> StorageError:
-    """Return the error that the client of a flaky storage gets for a lost request or response."""
+    """Return the error that the client gets for a lost request or response."""
     return StorageError(f"{call}: no response; it may or may not have happened", kind=ErrorKind.OBJECT_STORE)

@@ -1,4 +1,4 @@
-"""Assertions that hold for every repository, with the names of `icechunk.testing.invariants`."""
+"""Assertions that hold for every repository; same names as in `icechunk.testing.invariants`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def assert_ancestry_invariants(
     *,
     must_contain_initial: bool = True,
 ) -> None:
-    """Assert the invariants of an ancestry, newest first: it goes back in time, has no duplicates and ends at
-    a root.
+    """Assert that an ancestry, newest first, goes back in time, has no duplicates and ends at a root.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def assert_ancestry_invariants(
 
 
 def assert_moves_sorted_by_final_path(moved_nodes: list[tuple[str, str]]) -> None:
-    """Assert the invariant that moves are sorted by their new paths, segment by segment.
+    """Assert that moves are sorted by their new paths, segment by segment.
 
     Parameters
     ----------
@@ -64,12 +63,12 @@ def assert_moves_sorted_by_final_path(moved_nodes: list[tuple[str, str]]) -> Non
 
 
 def assert_list_dir_equal(path: str, expected: list[str], actual: list[str]) -> None:
-    """Assert the invariant that two listings of a folder are equal, ignoring the chunk folder `c`.
+    """Assert that two listings of a directory are equal, ignoring the chunk directory `c`.
 
     Parameters
     ----------
     path
-        The path of the folder.
+        The path of the directory.
     expected, actual
         The sorted listings.
     """
@@ -80,14 +79,14 @@ def assert_list_dir_equal(path: str, expected: list[str], actual: list[str]) -> 
 
 
 async def compare_list_dir(model: ModelStore, store: IcechunkStore, paths: Iterable[str]) -> None:
-    """Assert the invariant that a store and its model list the same names in some folders.
+    """Assert that a store and its model list the same names in the given directories.
 
     Parameters
     ----------
     model, store
         The stores to compare.
     paths
-        The folders.
+        The paths of the directories.
     """
     for path in paths:
         expected = sorted([name async for name in model.list_dir(path)])

@@ -1,4 +1,4 @@
-"""Models of stores and hierarchies for tests, with the names of `icechunk.testing.models`."""
+"""Test models of stores and hierarchies; same names as in `icechunk.testing.models`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["ArrayNode", "GroupNode", "ModelStore"]
 
 
 class ModelStore(MemoryStore):
-    """A model of a session's store for tests: a memory store that can also move nodes and shift chunks."""
+    """A test model of a session's store: a memory store that can also move nodes and shift chunks."""
 
     spec_version: int = 2
-    """The version of the format of the modelled repository. Tests set it."""
+    """The format version of the modelled repository. Tests set it."""
 
     async def shift_array(
         self, array_path: str, offset: tuple[int, ...], num_chunks: tuple[int, ...]
     ) -> None:
-        """Shift all chunks of an array in a model store by an offset. Chunks that leave the grid are lost.
+        """Shift all chunks of an array by an offset. Chunks that leave the grid are dropped.
 
         Parameters
         ----------
@@ -49,7 +49,7 @@ class ModelStore(MemoryStore):
         self._store_dict.update(shifted)
 
     async def move(self, source: str, dest: str) -> None:
-        """Move a node of a model store, and everything below it.
+        """Move a node and everything below it.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class ModelStore(MemoryStore):
             self._store_dict[after + key.removeprefix(before)] = self._store_dict.pop(key)
 
     async def copy(self) -> ModelStore:
-        """Return a copy of a model store with the same keys and values.
+        """Return a copy of this store with the same keys and values.
 
         Returns
         -------
@@ -82,19 +82,19 @@ class ModelStore(MemoryStore):
 
 @dataclass(frozen=True)
 class ArrayNode:
-    """A model of an array without data, for tests."""
+    """A test model of an array: its metadata without data."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 SMALL_ARRAY: Final = ArrayNode((1,), np.dtype("int32"))
-"""The array in trees of which only the paths matter."""
+"""The array to use in trees in which only paths matter."""
 
 
 @dataclass(frozen=True)
 class GroupNode:
-    """A model of a group and everything below it, which can be written to any store.
+    """A test model of a group and everything below it, which can be written to any store.
 
     Paths in a tree do not start with a slash, and the path of the root is empty.
     """
@@ -102,7 +102,7 @@ class GroupNode:
     children: dict[str, ArrayNode | GroupNode] = field(default_factory=dict)
 
     def walk(self, prefix: str | PurePosixPath = "") -> Iterator[tuple[PurePosixPath, Node]]:
-        """Yield the paths and nodes below a model group, each group before its children.
+        """Yield the paths and nodes below this group, each group before its children.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class GroupNode:
                 yield from child.walk(path)
 
     def nodes(self, prefix: str = "", *, include_root: bool = False) -> list[str]:
-        """Return the paths of all nodes in a model group.
+        """Return the paths of all nodes in this group.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class GroupNode:
         return [*[prefix][:include_root], *(str(path) for path, _ in self.walk(prefix))]
 
     def groups(self, prefix: str = "", *, include_root: bool = False) -> list[str]:
-        """Return the paths of all groups in a model group.
+        """Return the paths of all groups in this group.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class GroupNode:
         return [*[prefix][:include_root], *below]
 
     def arrays(self, prefix: str = "") -> list[str]:
-        """Return the paths of all arrays in a model group.
+        """Return the paths of all arrays in this group.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class GroupNode:
         return [str(path) for path, node in self.walk(prefix) if isinstance(node, ArrayNode)]
 
     def materialize(self, store: Store) -> zarr.Group:
-        """Write the nodes of a model group to a store.
+        """Write the nodes of this group to a store.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class GroupNode:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> GroupNode:
-        """Create a model group from nested dictionaries with arrays as leaves.
+        """Create a group model from nested dictionaries with arrays as leaves.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class GroupNode:
 
     @classmethod
     def from_paths(cls, arrays: set[str], groups: set[str]) -> GroupNode:
-        """Create a model group with nodes at some absolute paths.
+        """Create a group model with nodes at the given absolute paths.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class GroupNode:
 
     @classmethod
     def from_store(cls, store: Store) -> GroupNode:
-        """Create a model group from the hierarchy in a store.
+        """Create a group model from the hierarchy in a store.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ class GroupNode:
 
     @classmethod
     async def from_store_async(cls, store: Store) -> GroupNode:
-        """Create a model group from the hierarchy in an asynchronous store.
+        """Create a group model from the hierarchy in an asynchronous store.
 
         Parameters
         ----------

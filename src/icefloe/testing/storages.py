@@ -28,20 +28,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that a storage for tests passes to another one."""
+    """A request that a wrapping test storage forwards to the inner storage."""
 
     verb: str
     path: str
     writes: bool = False
     repeatable: bool = False
-    """True if the request has no effect when it arrives again later."""
+    """True if the request has no effect when it is repeated later."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.path}"
 
 
 class PassingStorage(Storage):
-    """A storage for tests that passes requests to another one, with hooks before and after them.
+    """A test storage that forwards requests to another one, with hooks before and after them.
 
     Copies made by `with_settings` share the mutable attributes of subclasses.
 
@@ -56,13 +56,13 @@ class PassingStorage(Storage):
         self._wrap(inner)
 
     def reading(self) -> None:
-        """Run before each read and listing that a storage for tests passes to another one."""
+        """Hook that runs before each read or listing is forwarded."""
 
     def writing(self) -> None:
-        """Run before each write, copy and delete that a storage for tests passes to another one."""
+        """Hook that runs before each write, copy or delete is forwarded."""
 
     def done(self) -> None:
-        """Run after each successful request that a storage for tests passed to another one."""
+        """Hook that runs after each successful request."""
 
     @property
     def read_only(self) -> bool:
@@ -139,7 +139,7 @@ class PassingStorage(Storage):
     ) -> Version:
         # docstring inherited
         content = bytes(data)
-        # Objects that are written once get the same content again, and versions are never reused.
+        # Write-once objects always get the same content, and versions are never reused.
         repeatable = condition == ALWAYS or isinstance(condition, Unchanged)
         call = Call(f"put if {type(condition).__name__.lower()}", path, True, repeatable)
         return self._send(
@@ -165,7 +165,7 @@ class PassingStorage(Storage):
         self._inner.sync()
 
     def _send(self, call: Call, request: Callable[[], R]) -> R:
-        """Run a request between the hooks. All requests for objects go through this method."""
+        """Forward a request between the hooks. All object requests go through this method."""
         (self.writing if call.writes else self.reading)()
         result = request()
         self.done()
@@ -182,7 +182,7 @@ class PassingStorage(Storage):
 
 
 class LatencyStorage(PassingStorage):
-    """A storage for tests that delays each read and write, like a remote one.
+    """A test storage that delays each read and write, like a remote one.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class LatencyStorage(PassingStorage):
 
     @property
     def read_latency_ms(self) -> int:
-        """The delay of each read from a storage for tests, in milliseconds."""
+        """The delay of each read in milliseconds."""
         return self._latency_ms["read"]
 
     @read_latency_ms.setter
@@ -207,7 +207,7 @@ class LatencyStorage(PassingStorage):
 
     @property
     def write_latency_ms(self) -> int:
-        """The delay of each write to a storage for tests, in milliseconds."""
+        """The delay of each write in milliseconds."""
         return self._latency_ms["write"]
 
     @write_latency_ms.setter

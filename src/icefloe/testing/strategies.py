@@ -30,7 +30,7 @@ def splitting_configs(draw: st.DrawFn, *, arrays: Iterable[zarr.Array[Any]]) -> 
     draw
         Provided by hypothesis.
     arrays
-        The arrays, which conditions select by path or name.
+        The arrays for which the configuration can contain conditions, by path or name.
     """
     sizes: dict[Any, dict[Any, int]] = {}
     for array in arrays:
@@ -44,7 +44,7 @@ def splitting_configs(draw: st.DrawFn, *, arrays: Iterable[zarr.Array[Any]]) -> 
 
 
 def _conditions(array: zarr.Array[Any]) -> st.SearchStrategy[Any]:
-    """Return conditions for an array. They are patterns, in which a dot matches any character."""
+    """Return conditions that match an array. They are patterns in which a dot matches any character."""
     condition = configuration.ManifestSplitCondition
     return st.sampled_from(
         [condition.path_matches(array.path), condition.name_matches(array.path.split("/")[-1])]
@@ -68,7 +68,7 @@ def repository_configs(
     splitting: st.SearchStrategy[ManifestSplittingConfig] | None = None,
     ic_module: ModuleType | None = None,
 ) -> RepositoryConfig:
-    """Draw a configuration of a repository (hypothesis).
+    """Draw a repository configuration (hypothesis).
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def repository_configs(
 
 
 def chunk_coordinates(numblocks: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
-    """Return a hypothesis strategy for the coordinates of a chunk.
+    """Return a hypothesis strategy for chunk coordinates.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def chunk_coordinates(numblocks: tuple[int, ...]) -> st.SearchStrategy[tuple[int
 def chunk_slicers(
     numblocks: tuple[int, ...], chunk_shape: tuple[int, ...]
 ) -> st.SearchStrategy[tuple[slice, ...]]:
-    """Return a hypothesis strategy for the slices of an array that select one chunk of a regular grid.
+    """Return a hypothesis strategy for array slices that select one chunk of a regular grid.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def chunk_slicers(
 
 
 def chunk_paths(numblocks: tuple[int, ...]) -> st.SearchStrategy[str]:
-    """Return a hypothesis strategy for the last part of the key of a chunk, such as `1/0`.
+    """Return a hypothesis strategy for the last part of a chunk key, such as `1/0`.
 
     Parameters
     ----------
@@ -133,10 +133,11 @@ def chunk_paths(numblocks: tuple[int, ...]) -> st.SearchStrategy[str]:
 
 
 def draw_older_than(data: st.DataObject, storage: Storage, repo: Repository) -> datetime.datetime:
-    """Draw a time for an expiration or a collection: before, between or after the snapshots (hypothesis).
+    """Draw a cutoff time before, between or after snapshots, for expiration or garbage collection
+    (hypothesis).
 
-    Just after a snapshot means after its own time and after its snapshot file and transaction log were
-    written, so that an expiration and a collection with this time treat it alike.
+    A time just after a snapshot is later than the snapshot's own time and the times of its files, so that
+    expiration and garbage collection with this time treat it alike.
 
     Parameters
     ----------

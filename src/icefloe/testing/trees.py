@@ -1,4 +1,4 @@
-"""Hypothesis strategies for hierarchies with similar names and for moves, as in `icechunk.testing.trees`.
+"""Hypothesis strategies for trees with similar names, and for moves, as in `icechunk.testing.trees`.
 
 Paths in trees and in arguments do not start with a slash, and the path of the root is empty. Moves have
 absolute paths, as in `Session.move`.
@@ -24,7 +24,7 @@ ERR_SOURCE_MISSING: Final = "node not found|could not create path"
 ERR_PARENT_NOT_GROUP: Final = "is an array, not a group"
 
 MixedMove: TypeAlias = tuple[str, str, str | None]
-"""The old path, the new path, and the pattern of the error or None for a move that is allowed."""
+"""The old path, the new path, and either a pattern for the error message or None for an allowed move."""
 
 InvalidMoveReason: TypeAlias = Literal[
     "self_or_descendant", "overwrite", "missing_parent", "source_missing", "parent_not_group"
@@ -40,8 +40,7 @@ _SHARES: Final = st.floats(min_value=0.0, max_value=1.0)
 
 
 def similar_name(non_sibling_names: set[str], sibling_names: set[str]) -> st.SearchStrategy[str]:
-    """Return a strategy for names in a tree that resemble others: a sibling with an affix, or another node's
-    name.
+    """Return a strategy for names that resemble others: a sibling with an affix, or another node's name.
 
     Parameters
     ----------
@@ -69,7 +68,7 @@ def _is_a_name(text: str) -> bool:
 
 
 def fresh_name(pool: set[str], exclude: set[str]) -> st.SearchStrategy[str]:
-    """Return a strategy for new names in a tree, which often resemble other names.
+    """Return a strategy for new node names, which often resemble other names.
 
     Parameters
     ----------
@@ -85,7 +84,7 @@ def fresh_name(pool: set[str], exclude: set[str]) -> st.SearchStrategy[str]:
 
 @st.composite
 def fresh_names(draw: st.DrawFn, pool: set[str], exclude: set[str], n: int) -> list[str]:
-    """Draw several distinct new names in a tree; see `fresh_name`.
+    """Draw several distinct new node names; see `fresh_name`.
 
     Parameters
     ----------
@@ -106,7 +105,7 @@ def fresh_names(draw: st.DrawFn, pool: set[str], exclude: set[str], n: int) -> l
 
 
 def skeletons(*, max_leaves: int = 50, max_children: int = 4) -> st.SearchStrategy[GroupNode]:
-    """Return a strategy for trees with numbers as names. The root has at least one child.
+    """Return a strategy for trees whose node names are numbers. The root has at least one child.
 
     Parameters
     ----------
@@ -129,7 +128,7 @@ def trees(
     max_leaves: st.SearchStrategy[int] = _LEAVES,
     max_children: st.SearchStrategy[int] = _CHILDREN,
 ) -> GroupNode:
-    """Draw a tree with at least one node, and with names that are prefixes or suffixes of others.
+    """Draw a tree with at least one node, in which names are often prefixes or suffixes of other names.
 
     Parameters
     ----------
@@ -154,7 +153,7 @@ def trees(
 
 
 def child_names_at(parent: str, all_paths: set[str]) -> set[str]:
-    """Return the names of the direct children of a group in a random tree.
+    """Return the names of a group's direct children.
 
     Parameters
     ----------
@@ -172,7 +171,7 @@ def child_names_at(parent: str, all_paths: set[str]) -> set[str]:
 
 
 def is_descendant(path: str, ancestor: str) -> bool:
-    """Return True if a path in a random tree is anywhere below another one.
+    """Return True if a path is anywhere below another one.
 
     Parameters
     ----------
@@ -187,7 +186,7 @@ def is_descendant(path: str, ancestor: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return a path in a random tree with a leading slash, as sessions expect it.
+    """Add a leading slash to a path, as sessions expect it.
 
     Parameters
     ----------
@@ -202,8 +201,7 @@ def absolute(path: str) -> str:
 
 
 def wrap_tolerant(pattern: str) -> str:
-    """Return a pattern that matches the error of an invalid move in a random tree even if it was wrapped into
-    several lines.
+    """Return a pattern that also matches an error message that was wrapped into several lines.
 
     Parameters
     ----------
@@ -233,7 +231,7 @@ def invalid_move(
     *,
     eligible: list[InvalidMoveReason] | None = None,
 ) -> tuple[str, str, str]:
-    """Draw a move in a random tree that must be rejected, and the pattern of its error.
+    """Draw a move that must be rejected, and a pattern for its error message.
 
     Parameters
     ----------
@@ -290,7 +288,7 @@ def _pairs(sources: set[str], targets: set[str]) -> Iterator[tuple[str, str]]:
 def valid_move(
     draw: st.DrawFn, all_nodes: set[str], all_groups: set[str], name_pool: set[str]
 ) -> tuple[str, str]:
-    """Draw a move that is allowed in a random tree of at least one node.
+    """Draw a move that is allowed in a tree with at least one node.
 
     Parameters
     ----------
@@ -316,7 +314,7 @@ def valid_and_invalid_moves(
     n_moves: st.SearchStrategy[int] = _MOVES,
     p_invalid: st.SearchStrategy[float] = _SHARES,
 ) -> list[MixedMove]:
-    """Draw consecutive moves, each in the random tree that results from the previous ones.
+    """Draw consecutive moves, each in the tree that results from the previous moves.
 
     Parameters
     ----------
@@ -351,7 +349,7 @@ def valid_moves(
     tree: GroupNode,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> list[tuple[str, str]]:
-    """Draw consecutive moves that are allowed in a random tree.
+    """Draw consecutive moves that are allowed in a tree.
 
     Parameters
     ----------
@@ -372,7 +370,7 @@ def invalid_moves(
     tree: GroupNode,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> list[tuple[str, str, str]]:
-    """Draw moves in a random tree that must be rejected, each with the pattern of its error.
+    """Draw moves that must be rejected in a tree, each with a pattern for its error message.
 
     Parameters
     ----------
@@ -394,7 +392,7 @@ def tree_and_valid_moves(
     max_children: st.SearchStrategy[int] | None = None,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> tuple[GroupNode, list[tuple[str, str]]]:
-    """Draw a random tree and moves that are allowed in it.
+    """Draw a tree and a sequence of allowed moves.
 
     Parameters
     ----------
@@ -416,7 +414,7 @@ def tree_and_invalid_moves(
     max_children: st.SearchStrategy[int] | None = None,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> tuple[GroupNode, list[tuple[str, str, str]]]:
-    """Draw a random tree and moves that must be rejected.
+    """Draw a tree and moves that must be rejected.
 
     Parameters
     ----------
@@ -439,7 +437,7 @@ def tree_and_mixed_moves(
     n_moves: st.SearchStrategy[int] = _MOVES,
     p_invalid: st.SearchStrategy[float] = _SHARES,
 ) -> tuple[GroupNode, list[MixedMove]]:
-    """Draw a random tree, and both allowed and rejected moves in it.
+    """Draw a tree and a sequence of both allowed and rejected moves.
 
     Parameters
     ----------

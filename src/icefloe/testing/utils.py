@@ -1,4 +1,4 @@
-"""Repositories from trees, before and after a commit, with the names of `icechunk.testing.utils`."""
+"""Test repositories built from trees; same names as in `icechunk.testing.utils`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["precommit_postcommit_readonly", "tree_to_model_and_icechunk", "updat
 def tree_to_model_and_icechunk(
     tree: GroupNode, add_hypothesis_note: bool = True
 ) -> tuple[ModelStore, Session, Repository]:
-    """Write a random tree to a model store and to a session of a new repository in memory, without a commit.
+    """Write a tree to a model store and to an uncommitted session of a new in-memory repository.
 
     Parameters
     ----------
@@ -44,7 +44,8 @@ def tree_to_model_and_icechunk(
 def precommit_postcommit_readonly(
     session: Session, repo: Repository, *, allow_empty: bool = False
 ) -> Generator[tuple[str, IcechunkStore], None, None]:
-    """Yield the store of a test's session before and after its commit, and that of a new session.
+    """Yield the store of a session before and after its commit, and then the store of a new read-only
+    session.
 
     Parameters
     ----------
@@ -66,12 +67,12 @@ def precommit_postcommit_readonly(
 
 
 def update_paths_after_move(source: str, dest: str, arrays: set[str], groups: set[str]) -> list[set[str]]:
-    """Return the expected paths of arrays and groups after a move, for tests.
+    """Return the paths of arrays and groups as they should be after a move.
 
     Parameters
     ----------
     source, dest
-        The old and the new path of the moved node, like all paths without a leading slash.
+        The old and new path of the moved node. Like all paths here, they have no leading slash.
     arrays, groups
         The paths before the move.
 
