@@ -1,12 +1,12 @@
-"""Spill blocks of an array to temporary objects, and read them back as blocks of another shape.
+"""Spill an array to temporary objects in one block shape, and read it back in another.
 
-To convert maps to time series, every new chunk needs a part of every old chunk. If each task read the old
-chunks that its new chunks need, each old chunk would be decoded many times. A first pass therefore reads
-every old chunk once and stores it as plain bytes, split at the borders of the new blocks. A second pass
-assembles the new blocks from these pieces, with range reads.
+When daily maps become time series, every new chunk needs a part of every old chunk. If each task read the old
+chunks that it needs, each old chunk would be decoded many times. Instead, a first pass reads every old chunk
+once and stores it as plain bytes, split at the boundaries of the new blocks. A second pass assembles the new
+blocks from these pieces with range reads.
 
 Spilled data is stored in chunk objects that no snapshot references. They are deleted at the end of the job,
-even if it fails. Objects of a killed job are garbage, which `garbage_collect` deletes.
+even if it fails. A killed job leaves its objects behind, and `garbage_collect` deletes them.
 """
 
 from __future__ import annotations
@@ -30,37 +30,38 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ArraySpill:
-    """The layout of one array that an ingest or rechunk spills. Block numbers determine the object names."""
+    """The spill layout of one array in an ingest or rechunk. Block numbers determine the object names."""
 
     name: str
     dtype: str
     rows: tuple[Column, ...]
-    """The edges of the blocks that the first pass reads and spills, along each dimension."""
+    """The boundaries, along each dimension, of the blocks that the first pass reads and spills."""
     columns: tuple[Column, ...]
-    """The edges of the blocks that the second pass writes. A piece is the intersection of a spilled block
-    with a written block."""
+    """The boundaries, along each dimension, of the blocks that the second pass writes. A piece is the
+    intersection of a spilled block with a written block.
+    """
     together: int
-    """The number of pieces of a spilled block that share one object."""
+    """The number of pieces of a spilled block that are stored in one object."""
     seed: str
-    """A part of the object names that differs between runs, but is equal for all attempts of a task."""
+    """A component of the object names that is unique to a run, but the same for all attempts of a task."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of spilled blocks of an array along each dimension."""
+        """The number of blocks along each dimension of a spilled array."""
         return tuple(len(edges) - 1 for edges in self.rows)
 
     @property
     def blocks(self) -> int:
-        """The number of spilled blocks of an array."""
+        """The total number of blocks in a spilled array."""
         return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """The number of bytes per cell of a spilled array."""
+        """The size in bytes of one cell of a spilled array."""
         return np.dtype(self.dtype).itemsize
 
     def get_block(self, number: int) -> SpilledBlock:
-        """Return a block of a spilled array by number."""
+        """Return a block of a spilled array by its number."""
         index = np.unravel_index(number, self.shape)
         box = tuple((int(edges[i]), int(edges[i + 1])) for edges, i in zip(self.rows, index, strict=True))
         cuts = tuple(_list_cuts(edges, span) for edges, span in zip(self.columns, box, strict=True))
@@ -72,7 +73,7 @@ class ArraySpill:
         return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
 
     def list_paths(self) -> Iterator[str]:
-        """Yield the paths of all objects of the spilled array."""
+        """Yield the paths of all objects that contain the spilled array."""
         for number in range(self.blocks):
             yield from (
                 self.make_path(number, part)
@@ -82,36 +83,36 @@ class ArraySpill:
 
 @dataclass(frozen=True, slots=True)
 class SpilledBlock:
-    """A block of a spilled array, and the positions at which it is cut into pieces."""
+    """A block of a spilled array, and the boundaries at which it is split into pieces."""
 
     box: tuple[Span, ...]
     cuts: tuple[tuple[int, ...], ...]
-    """The positions along each dimension, including both ends of the block."""
+    """The boundaries along each dimension, including both ends of the block."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of pieces of a spilled block of an array along each dimension."""
+        """The number of pieces along each dimension of a spilled block."""
         return tuple(len(cuts) - 1 for cuts in self.cuts)
 
     @property
     def pieces(self) -> int:
-        """The number of pieces of a spilled block of an array."""
+        """The total number of pieces in a spilled block."""
         return math.prod(self.shape)
 
     def get_piece(self, number: int) -> tuple[Span, ...]:
-        """Return the box of a piece of a spilled block by number."""
+        """Return the box that a piece of a spilled block covers, by piece number."""
         index = np.unravel_index(number, self.shape)
         return tuple((cuts[i], cuts[i + 1]) for cuts, i in zip(self.cuts, index, strict=True))
 
     def find_piece(self, piece: Sequence[Span]) -> int:
-        """Return the number of the piece of a spilled block with the given box."""
+        """Return the number of the piece that covers a box of a spilled block."""
         index = [cuts.index(start) for cuts, (start, _) in zip(self.cuts, piece, strict=True)]
         return int(np.ravel_multi_index(index, self.shape))
 
     def count_cells_before(self, piece: Sequence[Span]) -> int:
-        """Count the cells of all pieces of a spilled block that are stored before a piece.
+        """Count the cells in all pieces of a spilled block that are stored before the given piece.
 
-        They are in C order, without gaps.
+        Pieces are stored in C order, without gaps.
         """
         lengths = [stop - start for start, stop in self.box]
         own = [stop - start for start, stop in piece]
@@ -122,7 +123,7 @@ class SpilledBlock:
 
 
 def _list_cuts(edges: Column, span: Span) -> tuple[int, ...]:
-    """Return both ends of an interval, and the edges inside it."""
+    """Return the start and the end of an interval, and all boundaries between them."""
     return (span[0], *edges[(edges > span[0]) & (edges < span[1])].tolist(), span[1])
 
 
@@ -143,7 +144,7 @@ def spill_block(spill: ArraySpill, number: int, values: Any, storage: Storage) -
 
 
 def read_block(spill: ArraySpill, box: Sequence[Span], storage: Storage) -> Any:
-    """Read a block of an array from the spilled pieces that it overlaps."""
+    """Read a block of an array by assembling the spilled pieces that it overlaps."""
     values = np.empty([stop - start for start, stop in box], spill.dtype)
     touched = [_find_touched(edges, span) for edges, span in zip(spill.rows, box, strict=True)]
     for index in product(*touched):
@@ -159,7 +160,7 @@ def read_block(spill: ArraySpill, box: Sequence[Span], storage: Storage) -> Any:
 
 
 def delete_spills(spills: Iterable[ArraySpill], storage: Storage) -> None:
-    """Delete the objects of spilled arrays. Objects that remain after a crash are garbage."""
+    """Delete the objects of spilled arrays. Any objects that remain after a crash are garbage."""
     storage.delete(path for spill in spills for path in spill.list_paths())
 
 
@@ -168,11 +169,11 @@ def _count_cells(box: Sequence[Span]) -> int:
 
 
 def _make_key(inner: Sequence[Span], outer: Sequence[Span]) -> tuple[slice, ...]:
-    """Return the slices that select an inner box within an outer box."""
+    """Return the slices that select an inner box from the array of an outer box."""
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(inner, outer, strict=True))
 
 
 def _find_touched(edges: Column, span: Span) -> range:
-    """Return the indices of the intervals between edges that overlap a range."""
+    """Return the indices of the intervals that overlap a range."""
     first = int(edges.searchsorted(span[0], "right")) - 1
     return range(first, int(edges.searchsorted(span[1], "left")))

@@ -1,4 +1,4 @@
-"""Files that an ingest cannot use, and the error that lists them."""
+"""Files that cannot be ingested, and the error that lists them."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A bad file that an ingest cannot use, with the reason and the remedy."""
+    """A file that cannot be ingested, with the reason and the remedy."""
 
     source: IngestSource
     reason: str
     remedy: str | Hint = ""
-    """The remedy; empty if the file has to be repaired or removed."""
+    """The remedy; empty if the file must be repaired or removed."""
     is_sound: bool = False
     """True if the file itself is readable, but a package is missing or an option is wrong."""
     offered: tuple[str, ...] = ()
-    """All data variables of the file, if some of the selected variables are missing."""
+    """All data variables in the file, if some of the selected variables do not exist."""
     variable: str = ""
     """The variable with the problem; empty if it concerns the whole file."""
 
     @property
     def advice(self) -> str | Hint:
-        """The remedy for a bad file; by default, to repair or remove it."""
+        """How to fix a bad file. By default, repair or remove it."""
         return self.remedy or _REPAIR_FILE
 
     @property
     def problem(self) -> str:
-        """The problem of a bad file: the reason, preceded by the variable if only one is affected."""
+        """The reason why a file is bad, preceded by the variable name if only one variable is affected."""
         return ": ".join(filter(None, (self.variable, self.reason)))
 
     @property
     def sentence(self) -> str:
-        """Describe a bad file in a sentence with the variable, the reason and the remedy."""
+        """A sentence about a bad file with the variable, the reason and the remedy."""
         return f"{self.problem}: {self.remedy}" if self.remedy else self.problem
 
 
 def explain(error: BaseException) -> str:
-    """Describe an exception in one line, as the reason why a file is bad."""
+    """Summarize an exception in one line, as the reason why a file is bad."""
     message = error.message if isinstance(error, CannotVirtualizeError) else str(error)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
@@ -57,9 +57,10 @@ def explain(error: BaseException) -> str:
 
 
 class ProblemsError(InvalidInputError):
-    """Error raised with the list of all files that cannot be ingested or combined. Nothing was written.
+    """Error raised if some files cannot be ingested or combined. It lists all of them, and nothing was
+    written.
 
-    `bad` lists the problems of all files; `problems` returns them as a table.
+    `bad` contains the problems of all files; `problems` returns them as a table.
     """
 
     bad: tuple[BadFile, ...]
@@ -79,7 +80,7 @@ class ProblemsError(InvalidInputError):
 
     @property
     def headline(self) -> str:
-        """The first line of the message that summarizes bad files."""
+        """The first line of the error message, which summarizes the bad files."""
         if not self._files:
             return "the files cannot be combined"
         return f"{counted(len(self._files), 'file')} cannot be ingested"

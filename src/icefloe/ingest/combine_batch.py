@@ -1,4 +1,4 @@
-"""Combine the files of a batch group by group, and hash values where files must be compared."""
+"""Combine the files of a batch group by group, hashing values where files must be compared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OVERRIDE: Final = Hint(
     on_change="ingest",
     compat="override",
 )
-"""The remedy if static fields in the repository refer to files that were changed or deleted."""
+"""The remedy if static fields in the repository reference changed or deleted files."""
 
 
 def combine_batch(
@@ -35,10 +35,10 @@ def combine_batch(
     executor: Executor,
     known: Sequence[BadFile] = (),
 ) -> tuple[list[Combined], list[BadFile]]:
-    """Combine the files of one batch of an ingest group by group, and return the results and the bad files.
+    """Combine the files of one batch group by group, and return the combined groups and the bad files.
 
-    A file that does not fit into one group is excluded from all groups. Unless bad files are skipped, raise
-    ProblemsError with these and the `known` bad files.
+    A file that cannot be combined in one group is excluded from all groups. Unless bad files are skipped,
+    raise ProblemsError with these files and the `known` bad files.
     """
     bad: list[BadFile] = []
     while True:
@@ -114,7 +114,7 @@ def _digest(
 def _digest_lost_fields(
     files: Sequence[FileSchema], state: TargetState, options: Options, executor: Executor
 ) -> dict[tuple[int, str], str]:
-    """Hash the values of lost fields in unchanged ingested files; in new files, if there are none."""
+    """Hash the lost static fields in unchanged ingested files, or in new files if none is unchanged."""
     found: dict[tuple[int, str], str] = {}
     for name, unchanged in state.lost.items():
         first = next(file.source for file in files if file.variable(name) is not None)
@@ -123,9 +123,9 @@ def _digest_lost_fields(
 
 
 def refuse_problems(inspected: Inspected, state: TargetState, options: Options, executor: Executor) -> None:
-    """Raise ProblemsError if a batch has bad files, unless bad files are skipped.
+    """Raise ProblemsError if any file of the whole job is bad, unless bad files are skipped.
 
-    Otherwise a job with several commits would report the problems of one batch at a time.
+    Without this check, a job with several commits would report the problems of one batch at a time.
     """
     if options.on_bad_file == "stop" and (inspected.bad or options.commit_every):
         combine_batch(inspected.files, state, options, executor, inspected.bad)

@@ -1,8 +1,8 @@
 """Align datasets of PieceArrays, and combine them with xarray.
 
-To align a variable, xarray creates a mask of missing cells that is as large as the variable. PieceArrays
-describe arrays that may be larger than memory. They are therefore reindexed here, which changes only their
-pieces. xarray then finds equal labels and has nothing to align.
+To align a variable, xarray creates a mask of missing cells that is as large as the variable. PieceArrays may
+describe arrays that are larger than memory. This module therefore reindexes them first, which changes only
+their pieces. xarray then finds equal labels and does not need to align anything.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from icefloe.ingest.options import Combining
 
 _REINDEXING = ("outer", "inner", "left", "right")
 _GAP_MESSAGES = ("do not form a hypercube", "join='exact'")
-"""Parts of xarray's error messages about files that leave gaps in a grid."""
+"""Substrings of xarray's error messages about files that leave gaps in a grid."""
 
 
 def combine_aligned(datasets: Sequence[xr.Dataset], how: Combining) -> Any:
     """Combine the datasets of files with exact or outer alignment, like `xarray.combine_by_coords` or
     `combine_nested`.
 
-    Datasets with different variables are merged afterwards. Unless the user chose a join, a variable may lack
-    labels along the concatenated dimensions, because a file may not exist yet.
+    Datasets with different variables are merged afterwards. Unless the user chose a join, variables may lack
+    values at some labels of concatenated dimensions, because a file may not exist yet.
     """
     arguments = how.to_arguments()
     join = arguments["join"]
@@ -36,7 +36,7 @@ def combine_aligned(datasets: Sequence[xr.Dataset], how: Combining) -> Any:
         found: list[Any] = [_combine_along(how.concat_dim, group, arguments) for group in groups]
     else:
         # combine_by_coords concatenates datasets with the same variables, and then merges the results. Both
-        # steps align. In the first one, tiles that begin with the same label lie in one row of the grid.
+        # steps align. In the first step, tiles that begin with the same label are in one row of the grid.
         groups = _group_by_variables(datasets)
         found = [_combine_by_coords(_align(each, join, lambda i: str(i[0])), arguments) for each in groups]
     if len(found) == 1:
@@ -77,8 +77,8 @@ def _group_by_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]
 
 
 def _group_by_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
-    """Split datasets into groups that have no variable in common, in their original order."""
-    numbers = list(range(len(datasets)))  # the index of the first dataset in the same group, per dataset
+    """Split datasets into groups that share no variables. The order is preserved."""
+    numbers = list(range(len(datasets)))  # for each dataset, the index of the first dataset in the same group
     first: dict[str, int] = {}
     for number, dataset in enumerate(datasets):
         met = {numbers[first[name]] for name in _list_data_variables(dataset) if name in first}
@@ -94,7 +94,7 @@ def _group_by_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.D
 
 
 def _find_moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[str]:
-    """Yield the dimensions along which datasets with the same variables are concatenated."""
+    """Yield the dimensions along which datasets with the same variables will be concatenated."""
     for datasets in groups:
         for dim in dict.fromkeys(str(dim) for each in datasets for dim in each.indexes if dim in each.dims):
             indexes = [each.indexes[dim] for each in datasets if dim in each.indexes]
@@ -103,8 +103,7 @@ def _find_moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[
 
 
 def _may_have_holes(dim: str, datasets: Sequence[xr.Dataset]) -> bool:
-    """Return whether files may be missing along a dimension. This holds for times, steps, ensemble members
-    and levels."""
+    """Return True if files may be missing along a dimension: a time, step, ensemble member or level."""
     index = next(each.indexes[dim] for each in datasets if dim in each.indexes)
     if index.dtype.kind in "mM" or isinstance(index, xr.CFTimeIndex):
         return True
@@ -123,8 +122,8 @@ def _align(
     exclude: str | None = None,
     only: Collection[str] | None = None,
 ) -> list[xr.Dataset]:
-    """Align datasets along each dimension. Only datasets with the same key, which `row` computes from their
-    labels, are aligned with each other.
+    """Align datasets along each dimension. Datasets are aligned only with those that have the same row key,
+    which `row` computes from their labels.
     """
     found = list(datasets)
     if join not in _REINDEXING or len(found) < 2:
@@ -139,7 +138,7 @@ def _align(
         for members in rows.values():
             indexes = [found[number].indexes[dim] for number in members]
             if all(index.equals(indexes[0]) for index in indexes) or not all(i.is_unique for i in indexes):
-                continue  # there is nothing to do, or xarray reports the repeated labels
+                continue  # there is nothing to do, or xarray reports repeated labels
             labels: Any = [xr.Dataset(coords={dim: found[number].coords[dim]}) for number in members]
             joined = xr.align(*labels, join=join)[0].coords[dim]  # type: ignore[call-overload]
             for number in members:
@@ -148,7 +147,7 @@ def _align(
 
 
 def _reindex(dataset: xr.Dataset, dim: str, labels: xr.DataArray) -> xr.Dataset:
-    """Reindex a dataset along a dimension. Labels that the dataset lacks become missing cells."""
+    """Reindex a dataset along a dimension. Labels that do not exist in the dataset become missing cells."""
     cells = dataset.indexes[dim].get_indexer(labels.to_index())
     pieces = [name for name, each in dataset.variables.items() if isinstance(each.data, PieceArray)]
     small = dataset.drop_vars(pieces).reindex({dim: labels})
@@ -173,8 +172,9 @@ def _make_dataset(variables: Mapping[Hashable, xr.Variable], like: xr.Dataset) -
 
 
 def _add_missing_variables(datasets: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
-    """Add to each dataset the variables that only other datasets have, without any pieces. xarray would
-    create masks for them."""
+    """Add variables that exist only in other datasets, without any pieces. xarray would create masks for
+    them.
+    """
     known = {
         name: each
         for dataset in reversed(datasets)
@@ -197,6 +197,6 @@ def _add_variables(dataset: xr.Dataset, known: Mapping[Hashable, xr.Variable]) -
 
 @cache
 def _promote_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to which xarray promotes a dtype when missing values are added."""
+    """Return the dtype that results when xarray adds missing values to a dtype."""
     one = xr.DataArray(np.zeros(1, dtype), {"x": [0]}, ("x",))
     return one.reindex(x=[1]).dtype

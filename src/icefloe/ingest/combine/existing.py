@@ -1,5 +1,6 @@
-"""Read the existing arrays of the target group, and split them into parts that are combined with new
-files."""
+"""Read the existing arrays of the target group, and split them into parts that new files can be combined
+with.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +29,15 @@ from icefloe.session import Session
 
 @dataclass(frozen=True, slots=True)
 class ExistingPart:
-    """A part of the existing arrays, which is combined with new files."""
+    """A part of the existing arrays that is combined with new files."""
 
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
-    """The start and the stop of the part along the dimensions that it covers only partly."""
+    """The start and the stop along each dimension that the part does not cover completely."""
 
     @property
     def begin(self) -> dict[str, int]:
-        """The start of a part of the existing arrays along each dimension in `box`."""
+        """The start of this part of the existing arrays, for each dimension in `box`."""
         return {dim: start for dim, (start, _) in self.box.items()}
 
 
@@ -51,34 +52,34 @@ class ExistingArrays:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """The existing arrays and the ledger of a target group in one snapshot."""
+    """The existing arrays and the ledger of a target group at one snapshot."""
 
     session: Session
     group: str
     existing: ExistingArrays | None
     ledger: Ledger
-    """The ledger of the target group, including the rows of all groups below it."""
+    """The ledger of the target group, including rows for groups below it."""
     below: str = ""
-    """The path of this group relative to the target group; empty for the target group itself."""
+    """The path of the selected group relative to the target group; empty for the target group itself."""
     lost: Mapping[str, IngestSource | None] = field(default_factory=dict)
-    """Static fields that new files replace, because the referenced file is missing or changed, each with an
-    unchanged ingested file to compare with; None if there is no such file."""
+    """Static fields to replace, because the files they reference are missing or changed. Each has an
+    unchanged ingested file to compare the new values with, or None if there is none.
+    """
 
     @property
     def rows(self) -> list[LedgerRow]:
-        """The ledger rows of a group."""
+        """The ledger rows of the selected group."""
         return [row for row in self.ledger.rows if row.target_group == self.below]
 
     def select_group(self, path: str) -> TargetState:
-        """Return the existing arrays and the ledger of a group below the target group."""
+        """Return the state of a group below the target group: its existing arrays and its ledger."""
         if path == self.below:
             return self
         group = join_path(self.group.removesuffix(self.below), path)
         return replace(self, group=group, existing=inspect_group(self.session, group), below=path)
 
     def list_schemas(self) -> dict[str, FileSchema]:
-        """Return the schemas of existing arrays by group: the target group, and all groups below it in the
-        ledger."""
+        """Return the schemas of existing arrays by group, for the target group and all groups below it."""
         states = [
             self.select_group(group)
             for group in sorted({"", *(row.target_group for row in self.ledger.rows)})
@@ -86,23 +87,22 @@ class TargetState:
         return {each.below: each.existing.schema for each in states if each.existing is not None}
 
     def with_session(self, session: Session) -> TargetState:
-        """Return the existing arrays and the ledger, read through another session on the same snapshot."""
+        """Return the same target state, read through another session at the same snapshot."""
         existing = self.existing and replace(self.existing, stored=StoredGroup(session, self.group))
         return replace(self, session=session, existing=existing)
 
     def rename_sources(self, names: Mapping[str, str]) -> TargetState:
-        """Return the state of the existing arrays with new names for some sources in the ledger."""
+        """Return the target state with some sources renamed in the ledger."""
         return replace(self, ledger=self.ledger.rename_sources(names)) if names else self
 
 
 def read_target(
     repo: Repository, branch: str, group: str, ledger: Ledger, known: TargetState | None = None
 ) -> TargetState:
-    """Return the existing arrays and the ledger of a target group at the tip of a branch, to combine new
-    files with them.
+    """Read the existing arrays and the ledger of a target group at the tip of a branch.
 
-    If `known` describes the same snapshot, the arrays are not inspected again. The ledger is read only if
-    `ledger` belongs to another snapshot.
+    If `known` is from the same snapshot, the arrays are not inspected again. The ledger is read only if
+    `ledger` is from another snapshot.
     """
     session = repo.readonly_session(branch=branch)
     if known is not None and known.session.snapshot_id == session.snapshot_id:
@@ -113,7 +113,7 @@ def read_target(
 
 
 def inspect_group(session: Session, group: str) -> ExistingArrays | None:
-    """Describe the existing arrays of a group to combine with; None if there are none. The session must be
+    """Describe the existing arrays of a group. Return None if there are none. The session must be
     read-only.
     """
     with ignore_warnings():
@@ -129,7 +129,7 @@ def inspect_group(session: Session, group: str) -> ExistingArrays | None:
 
 
 def describe_array(array: zarr.Array[Any], schema: VariableSchema) -> Target:
-    """Describe an existing array by its metadata, and by its schema in xarray."""
+    """Describe an existing array by its metadata and its xarray schema."""
     return Target(
         schema.name,
         schema.dims,
@@ -151,9 +151,9 @@ def split_existing(
 ) -> list[ExistingPart]:
     """Split the existing arrays into parts, so that new files can be inserted between them.
 
-    Regions that new files replace are left out, and parts are divided where new files are inserted. A region
-    of a ledger row is never divided; regions that the ledger does not list are divided anywhere. With
-    `replacing`, new files also replace regions that the ledger does not list.
+    Regions that new files replace are left out, and the remaining parts are split where new files are
+    inserted. The region of a ledger row is never split; regions that the ledger does not list may be split
+    anywhere. With `replacing`, new files also replace regions that the ledger does not list.
     """
     schema, sizes = existing.schema, existing.schema.sizes
     again = {file.source.url for file in new}
@@ -184,7 +184,7 @@ def split_existing(
 
 
 def find_remaining(state: TargetState, new: Sequence[FileSchema]) -> ExistingArrays | None:
-    """Return the remaining existing arrays of the group, or None if new files replace all of them."""
+    """Return the existing arrays of a group. Return None if new files replace all of them."""
     again = {file.source.url for file in new}
     if state.rows and all(row.source in again for row in state.rows):
         return None
@@ -194,9 +194,7 @@ def find_remaining(state: TargetState, new: Sequence[FileSchema]) -> ExistingArr
 def find_overwritten(
     existing: ExistingArrays, rows: Sequence[LedgerRow], new: Sequence[FileSchema]
 ) -> list[str]:
-    """List the regions of existing arrays that new files would overwrite although no ledger row covers
-    them.
-    """
+    """List the regions that new files would overwrite although the ledger does not list them."""
     left = (
         cut
         for box in _find_foreign_boxes(existing.schema, rows)
@@ -210,7 +208,7 @@ def find_overwritten(
 
 
 def _find_foreign_boxes(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
-    """Return the boxes that no ledger row covers, because other programs wrote them."""
+    """Return the boxes of existing cells that no ledger row covers, because other programs wrote them."""
     if not rows:
         return [{}]
     boxes = [row.box for row in rows]
@@ -232,8 +230,7 @@ def _find_foreign_boxes(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[d
 def _split_box(
     box: dict[str, tuple[int, int]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
-    """Split a box at the labels where new files begin or end. Yield the parts, and whether new files repeat
-    their labels."""
+    """Split a box where new files begin or end. Yield each part, and whether new files repeat its labels."""
     dims = list(_find_differing_dimensions(schema, new))
     if len(dims) != 1 or set(box) - set(dims):
         yield box, not dims
@@ -248,7 +245,7 @@ def _split_box(
 
 
 def _find_differing_dimensions(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
-    """Yield the dimensions along which new files and the existing arrays have different labels."""
+    """Yield the dimensions along which the labels of new files differ from the existing arrays."""
     for dim, size in schema.sizes.items():
         labels = schema.values.get(dim)
         if labels is not None and labels.ndim == 1 and size:
@@ -258,7 +255,7 @@ def _find_differing_dimensions(schema: FileSchema, new: Sequence[FileSchema]) ->
 
 
 def _mark_repeated_labels(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the existing labels along a dimension that also occur in new files."""
+    """Return a mask of the existing labels along a dimension that also appear in new files."""
     theirs = np.concatenate([file.values[dim].reshape(-1) for file in new if dim in file.values])
     found: npt.NDArray[np.bool_] = xr.Variable(dim, schema.values[dim]).to_index().isin(theirs)
     return found
@@ -269,7 +266,7 @@ def _make_part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Existi
 
 
 def _mark_insertions(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the borders between existing cells at which a new file must be inserted."""
+    """Return a mask of the boundaries between existing cells where a new file must be inserted."""
     values = schema.values.get(dim)
     firsts = [file.values[dim].reshape(-1)[0] for file in new if dim in file.values and file.values[dim].size]
     if values is None or values.ndim != 1 or len(values) < 2 or not firsts:
@@ -288,10 +285,10 @@ def _split_at(size: int, borders: npt.NDArray[np.bool_]) -> list[tuple[int, int]
 def _join_boxes(
     boxes: Sequence[dict[str, tuple[int, int]]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> list[dict[str, tuple[int, int]]]:
-    """Join adjacent boxes, unless a new file is inserted between them.
+    """Merge adjacent boxes, unless a new file must be inserted between them.
 
-    Boxes are joined along one dimension if they are equal along all other dimensions. In a grid of several
-    dimensions a new file may also fill a hole: boxes stay divided where it begins and ends.
+    Boxes are merged along one dimension if they are equal along all other dimensions. In a grid with several
+    dimensions, a new file may also fill a hole, so boxes stay split where it begins and ends.
     """
     found = list(boxes)
     if len({frozenset(box) for box in boxes}) != 1:
@@ -312,8 +309,9 @@ def _join_boxes(
 
 
 def _mark_ends_of_files(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the borders between cells at which a new file begins or ends; all borders if there are
-    no labels."""
+    """Return a mask of the cell boundaries where a new file begins or ends. Without labels, return all
+    boundaries.
+    """
     labels = schema.values.get(dim)
     theirs = [file.values[dim] for file in new if dim in file.values and file.values[dim].size]
     found = np.zeros(schema.sizes[dim] + 1, bool)
@@ -337,7 +335,7 @@ def _join_spans(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]
 
 
 def drop_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
-    """Return the schema of existing arrays without the named data variables."""
+    """Return the schema of existing arrays without some data variables."""
     return _keep_variables(schema, _list_data_variables(schema) - set(names))
 
 

@@ -1,4 +1,4 @@
-"""Combine files with the existing arrays. xarray combines datasets without data, so no values are read."""
+"""Combine files with the existing arrays. xarray combines datasets without values, so no data is read."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from icefloe.ingest.options import Combining, Options
 from icefloe.ingest.records import FileSchema, StoredGroup, VariableSchema, make_label_key
 
 _NO_DIMENSION = ""
-"""The concatenation dimension of static groups, a name that no real dimension has."""
+"""A placeholder concatenation dimension for static groups. No real dimension has this name."""
 
 Box = Mapping[str, tuple[int, int]]
 """The start and the stop (exclusive) along each dimension."""
 
 
 def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
-    """Return the region of the combined grid that is filled by each source, by source number."""
+    """Return the region of the combined grid that each source fills, by source number."""
     found: dict[int, dict[str, tuple[int, int]]] = {}
     for _, dims, pieces in _iterate_pieces(dataset):
         columns = (pieces.source.tolist(), pieces.starts.tolist(), pieces.stops.tolist())
@@ -72,7 +72,7 @@ def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
 
 
 def find_partial_dimensions(dataset: xr.Dataset) -> tuple[str, ...]:
-    """Return the dimensions along which some source covers only a part of the combined grid."""
+    """Return the dimensions along which at least one source covers only a part of the combined grid."""
     found: set[str] = set()
     for _, dims, pieces in _iterate_pieces(dataset):
         partial = (pieces.shape != [dataset.sizes[dim] for dim in dims]).any(axis=0).tolist()
@@ -81,7 +81,7 @@ def find_partial_dimensions(dataset: xr.Dataset) -> tuple[str, ...]:
 
 
 def find_moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
-    """Return the ranges of existing cells that move in the combined grid, with offsets, by dimension."""
+    """Return, for each dimension, the ranges of existing cells in the combined grid and their offsets."""
     found: dict[str, set[tuple[int, int, int]]] = {}
     for _, dims, pieces in _iterate_pieces(dataset):
         mine = pieces.select(pieces.source == EXISTING)
@@ -93,7 +93,7 @@ def find_moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def _iterate_pieces(dataset: xr.Dataset) -> Iterator[tuple[str, tuple[str, ...], Pieces]]:
-    """Yield the name, the dimensions and the pieces of each variable that consists of pieces."""
+    """Yield the name, dimensions and pieces of each variable that is backed by pieces."""
     for name, variable in dataset.variables.items():
         if isinstance(variable.data, PieceArray):
             yield str(name), tuple(map(str, variable.dims)), variable.data.pieces
@@ -101,33 +101,31 @@ def _iterate_pieces(dataset: xr.Dataset) -> Iterator[tuple[str, tuple[str, ...],
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The result of combining files with the existing arrays in one grid: a dataset without data."""
+    """Files and existing arrays, combined into one grid: a dataset without values."""
 
     dataset: xr.Dataset
     files: tuple[FileSchema, ...]
-    """All files. The source number of a piece is an index into this tuple."""
+    """The combined files. A piece's source number is an index into this tuple."""
     boxes: Mapping[int, Mapping[str, tuple[int, int]]]
     moves: Mapping[str, Sequence[tuple[int, int, int]]]
-    """The offsets of existing cells; see `find_moves`."""
+    """The offsets of existing cells, as returned by `find_moves`."""
     findings: tuple[FileFinding, ...]
     state: TargetState
-    """The target group before the files are added."""
+    """The state of the target group before the files are added."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestRequest:
-    """A request to hash the values of some variables, because files must be compared before they are combined
-    in a grid.
-    """
+    """A request to hash the values of some variables, which must be compared to combine files."""
 
     names: tuple[str, ...]
     sources: Mapping[int, IngestSource | StoredGroup]
-    """All sources by number."""
+    """The sources to hash, by number."""
 
     def merge_digests(self, known: Digests, more: Digests) -> dict[tuple[int, str], str]:
-        """Return all digests that combining in a grid needs, known and new.
+        """Return the known and the newly computed digests together.
 
-        Raise CannotCombineError if no digest is new.
+        Raise CannotCombineError if there are no new digests.
         """
         if more.keys() - known.keys():
             return {**known, **more}
@@ -137,7 +135,7 @@ class DigestRequest:
 
 @dataclass(frozen=True, slots=True)
 class Misfits:
-    """The files that could not be combined in a grid with the other files."""
+    """Files that cannot be combined with the other files."""
 
     bad: tuple[BadFile, ...]
 
@@ -152,10 +150,11 @@ def combine_files(
 ) -> Combined | DigestRequest | Misfits:
     """Combine files with the existing arrays of a group in one grid, without reading data.
 
-    Regions of files that are ingested again are left out. If xarray has to compare values, a DigestRequest is
-    returned. The caller then hashes the values, and calls the function again with the `digests`. In a static
-    group, files are not concatenated: all files must agree, and each variable comes from the first source
-    that contains it. Raise ProblemsError if the files cannot be combined and no single file is the cause.
+    Existing regions of files that are ingested again are left out. If values must be compared, return a
+    DigestRequest; the caller then hashes the values, and calls the function again with the `digests`. In a
+    static group, files are not concatenated: all files must agree, and each variable is taken from the first
+    source that contains it. Raise ProblemsError if the files cannot be combined and no single file is the
+    cause.
     """
     combine = _merge if is_static else _combine
     try:
@@ -168,7 +167,7 @@ def combine_files(
 
 
 class _MisfitError(Exception):
-    """Error raised for files that do not fit together."""
+    """Error raised for files that cannot be combined with each other."""
 
     def __init__(self, findings: Sequence[FileFinding]) -> None:
         super().__init__(findings)
@@ -236,7 +235,7 @@ def _combine(
 def _merge(
     files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
 ) -> Combined | DigestRequest:
-    """Combine the sources of a static group, whose variables are stored once."""
+    """Combine the sources of a static group, in which each variable is stored once."""
     existing = find_remaining(state, files)
     old = [] if existing is None else [ExistingPart(existing.schema, {})]
     new, old = _unify_coordinates(files, old)
@@ -265,7 +264,7 @@ def _merge(
 def _replace_lost_fields(
     dataset: xr.Dataset, new: Sequence[FileSchema], state: TargetState, digests: Digests
 ) -> xr.Dataset:
-    """Return the combined grid with the lost fields of the first new file that has them."""
+    """Replace lost static fields in the combined dataset with those of the first new file that has them."""
     found = {}
     for name in state.lost:
         number, file = next(each for each in enumerate(new) if each[1].variable(name) is not None)
@@ -278,7 +277,7 @@ def _replace_lost_fields(
 def _make_empty_datasets(
     new: Sequence[FileSchema], old: Sequence[ExistingPart], how: Combining, digests: Digests
 ) -> list[xr.Dataset]:
-    """Return datasets without data for all files and parts of the existing arrays, sorted by label."""
+    """Return datasets without values for all files and all parts of the existing arrays, sorted by label."""
     datasets = [make_empty_dataset(EXISTING, part.schema, digests, part.begin) for part in old]
     runs = find_runs(new, [part.schema for part in old], how, digests)
     if runs is None:
@@ -289,8 +288,9 @@ def _make_empty_datasets(
 
 
 def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSchema:
-    """Return the schema of existing arrays in which scalar coordinates become dimensions, if they are
-    dimensions in new files."""
+    """Return the schema of existing arrays with scalar coordinates expanded to the dimensions of
+    new files.
+    """
     dims = dict.fromkeys(dim for file in new for dim in file.sizes)
     added = {each.name for file in new for each in file.variables if each.dims != each.own_dims}
     return add_dimensions(schema, list(dims), added)
@@ -299,8 +299,9 @@ def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSch
 def _unify_coordinates(
     new: Sequence[FileSchema], old: Sequence[ExistingPart]
 ) -> tuple[list[FileSchema], list[ExistingPart]]:
-    """Drop the values of coordinates that are unknown in some file from all schemas. Tasks then write these
-    coordinates like data."""
+    """If a coordinate's values are unknown in some file, drop them from all schemas. Tasks then write the
+    coordinate like data.
+    """
     schemas = [*new, *(part.schema for part in old)]
     unknown = {
         each.name
@@ -319,7 +320,7 @@ def _unify_coordinates(
 
 
 def _offer_to_replace(finding: FileFinding, twice: Sequence[str]) -> FileFinding:
-    """Return a finding that suggests `on_change="ingest"`, which replaces data that the ledger
+    """Extend a finding with the suggestion to use `on_change="ingest"`, which replaces data that the ledger
     does not list.
     """
     if not twice:
@@ -340,8 +341,8 @@ def _sort_datasets(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Datas
 def find_losses(
     dataset: xr.Dataset, given: Sequence[ComparedSource], digests: Mapping[tuple[int, str], str]
 ) -> Iterator[FileFinding]:
-    """Yield a finding for each source whose values are missing in the combined grid and not equal to values
-    in it.
+    """Yield a finding for each source whose values are lost in the combined grid. Sources that equal another
+    source are not lost.
     """
     along = set(_find_dimensions_of_parts(dataset, given))
     by_name = {name: _CombinedPieces(name, pieces, digests) for name, _, pieces in _iterate_pieces(dataset)}
@@ -356,7 +357,7 @@ def find_losses(
 
 
 class _CombinedPieces:
-    """The pieces of one variable of the combined dataset, to check that no source is lost."""
+    """The pieces of one combined variable, used to check that no source is lost."""
 
     def __init__(self, name: str, pieces: Pieces, digests: Mapping[tuple[int, str], str]) -> None:
         self._name, self._pieces, self._digests = name, pieces, digests
@@ -375,7 +376,7 @@ class _CombinedPieces:
         return bool(met.any())
 
     def has_equal(self, number: int) -> bool:
-        """Return whether the dataset contains a source with the same digest as the given source."""
+        """Return True if the combined variable contains a source with the same digest as the given source."""
         digest = self._digests.get((number, self._name))
         return digest is not None and any(
             self._digests.get((other, self._name)) == digest for other in self._numbers
@@ -383,7 +384,7 @@ class _CombinedPieces:
 
 
 def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[ComparedSource]) -> Iterator[str]:
-    """Yield the dimensions along which some source covers only a part of the dataset."""
+    """Yield the dimensions along which at least one source covers only a part of the dataset."""
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items()):
         index = dataset.indexes.get(dim)
         labels = None if index is None else index.to_numpy()
@@ -396,7 +397,7 @@ def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[ComparedSourc
 
 
 def _has_position(schema: FileSchema, variable: VariableSchema, along: set[str]) -> bool:
-    """Return whether a variable is not empty and has one of the given dimensions."""
+    """Return True if a variable is stored in pieces, is not empty, and has one of the given dimensions."""
     sizes = [schema.sizes[dim] for dim in variable.dims]
     return variable.name not in schema.values and bool(along & set(variable.dims)) and 0 not in sizes
 
@@ -421,10 +422,9 @@ def _describe_loss(lost: ComparedSource, given: Sequence[ComparedSource], along:
 
 
 def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
-    """Find the region of a file in the combined grid by its labels, for files whose values come from an equal
-    file.
+    """Find the region of a file in the combined grid by its labels.
 
-    Such a file has no pieces in the combined grid.
+    This is needed for files without pieces in the grid, because an equal file provides their values.
     """
     found = {}
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items() if dim in schema.sizes):
@@ -435,9 +435,7 @@ def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int,
 
 
 def find_overlaps(given: Sequence[ComparedSource]) -> list[FileFinding]:
-    """Return findings for files that overlap in the combined grid along a dimension, or have the same
-    labels.
-    """
+    """Return findings for files that overlap along a dimension of the combined grid, or repeat labels."""
     labelled: list[str] = []
     places: list[list[Any]] = [[] for _ in given]
     for dim in sorted({dim for each in given for dim in each.schema.sizes}):
@@ -462,8 +460,8 @@ def find_overlaps(given: Sequence[ComparedSource]) -> list[FileFinding]:
 def _find_overlaps_along(
     dim: str, given: Sequence[ComparedSource], spans: Sequence[Any]
 ) -> Iterator[FileFinding]:
-    """Yield a finding for each file that begins before an earlier file ends. Such a file is not compared with
-    later files.
+    """Yield a finding for each file that begins before the previous file ends. Later files are not compared
+    with such a file.
     """
     before: int | None = None
     for number in sorted(range(len(given)), key=lambda number: spans[number]):

@@ -1,7 +1,7 @@
-"""Find lost fields: static fields of the existing arrays that refer to missing or changed files.
+"""Find lost fields: existing static fields that reference missing or changed files.
 
-A lost field cannot be compared with new files, and would stay unreadable. It is taken from the new files
-instead, after a comparison with an ingested file that is unchanged.
+A lost field cannot be compared with new files, and would remain unreadable. Its values are taken from a new
+file instead, after comparing that file with an unchanged ingested file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from icefloe.maintenance.integrity.findings import Findings, Level
 from icefloe.maintenance.integrity.verify_sources import check_sources, find_sources
 
 _LOST: Final = ("missing", "changed", "short")
-"""The kinds of findings that mean that a file is not the one that was ingested."""
+"""The kinds of findings about a referenced file that is no longer as it was ingested."""
 _CANDIDATES: Final = 20
-"""The number of ingested files that are looked up to find an unchanged one."""
+"""The maximum number of ingested files to look up when searching for an unchanged one."""
 
 
 def mark_lost_fields(state: TargetState, files: Sequence[FileSchema], options: Options) -> TargetState:
-    """Return a state in which new files replace the lost fields, each with an unchanged ingested file to
-    compare with.
+    """Mark lost static fields for replacement by new files, each with an unchanged ingested file to compare
+    with.
 
-    A lost field without such a file is replaced only if changed files are ingested, or if static fields are
+    If there is no such file, a lost field is replaced only if changed files are ingested or static fields are
     not compared.
     """
     existing = state.existing

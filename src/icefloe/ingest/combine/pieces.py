@@ -1,7 +1,7 @@
-"""Arrays without values, in which every cell refers to its position in a source.
+"""Arrays without values, in which every cell points to a position in a source.
 
-xarray combines datasets of such arrays like real datasets. The result contains the source of each cell of the
-combined arrays, before any file is read.
+xarray combines datasets of such arrays like real datasets. The result shows which source provides each cell
+of the combined arrays, before any data is read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Column = npt.NDArray[np.int64]
 _MAX_PAIRS = 1 << 22
 """The maximum number of pairs of pieces to compare."""
 EXISTING = -1
-"""The source number of the existing arrays in the repository."""
+"""The source number that stands for the existing arrays in the repository."""
 
 
 class UndigestedError(Exception):
-    """Error raised when combining files requires comparing values that have not been hashed yet."""
+    """Error raised when files cannot be combined without comparing values that have not been hashed yet."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -33,8 +33,8 @@ class UndigestedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of an array without values: boxes of cells with their positions in a source, stored as
-    columns.
+    """The pieces of an array without values, stored as columns: boxes of cells, and their positions in a
+    source.
     """
 
     source: Column
@@ -42,20 +42,20 @@ class Pieces:
     """The first cell of each box in this array."""
     shape: Column
     source_starts: Column
-    """The first cell of each box in its source, by the dimensions of this array."""
+    """The first cell of each box in its source, ordered by the dimensions of this array."""
     axes: Column
-    """The axis in the source for each dimension of this array; -1 if the source lacks the dimension."""
+    """For each dimension of this array, the axis in the source; -1 if the source lacks the dimension."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     @property
     def stops(self) -> Column:
-        """The index after the last cell of each box, by dimension."""
+        """The stop index (exclusive) of each box along each dimension."""
         return self.starts + self.shape
 
     def select(self, rows: Any) -> Pieces:
-        """Return the pieces in the given rows."""
+        """Select pieces by row."""
         return Pieces(*(column[rows] for column in self._list_columns()))
 
     def reorder(self, order: Sequence[int]) -> Pieces:
@@ -64,7 +64,7 @@ class Pieces:
         return Pieces(self.source, *columns)
 
     def clip(self, axis: int, first: int, count: int) -> Pieces:
-        """Return the parts of pieces inside an interval along a dimension."""
+        """Clip pieces to an interval along a dimension. Pieces outside of it are dropped."""
         starts = np.maximum(self.starts[:, axis], first)
         stops = np.minimum(self.stops[:, axis], first + count)
         rows = starts < stops
@@ -77,7 +77,9 @@ class Pieces:
         return Pieces(found.source, *columns)
 
     def split(self, unit: Sequence[int], cells: int, axis: int = 0) -> Iterator[Pieces]:
-        """Split a single piece into parts of about `cells` cells, at multiples of a `unit` of the source."""
+        """Split a single piece into parts of about `cells` cells. Parts begin at multiples of `unit` in the
+        source.
+        """
         size = int(self.shape.prod())
         if size <= cells or axis == len(unit):
             yield self
@@ -94,7 +96,7 @@ class Pieces:
             at = end
 
     def shift(self, axis: int, by: int) -> Pieces:
-        """Return pieces moved by an offset along a dimension."""
+        """Shift pieces by an offset along a dimension."""
         starts = self.starts.copy()
         starts[:, axis] += by
         return replace(self, starts=starts)
@@ -104,7 +106,7 @@ class Pieces:
 
     @staticmethod
     def whole(source: int, shape: Sequence[int], begin: Sequence[int] | None = None) -> Pieces:
-        """Create a piece that covers a whole source, or its part from `begin` on."""
+        """Create a piece that covers a whole source, or the part of it that starts at `begin`."""
         sizes = np.array([shape], np.int64).reshape(1, len(shape))
         starts = np.array([begin or [0] * len(shape)], np.int64).reshape(1, len(shape))
         axes = np.arange(len(shape), dtype=np.int64).reshape(1, len(shape))
@@ -112,7 +114,7 @@ class Pieces:
 
     @staticmethod
     def concatenate(parts: Sequence[Pieces]) -> Pieces:
-        """Concatenate the rows of several sets of pieces."""
+        """Concatenate several sets of pieces."""
         columns = zip(*(part._list_columns() for part in parts), strict=True)
         return Pieces(*(np.concatenate(column) for column in columns))
 
@@ -122,7 +124,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A variable in a file or in the repository, as the source of pieces."""
+    """The source of a piece: a variable in a file or in the repository."""
 
     shape: tuple[int, ...]
     digest: str | None = None
@@ -130,9 +132,9 @@ class Origin:
 
 
 class PieceArray:
-    """An array without values, in which every cell refers to a cell of a source.
+    """An array without values, in which every cell points to a cell of a source.
 
-    It implements the part of numpy's interface that xarray needs to combine arrays.
+    It implements the parts of numpy's array interface that xarray needs to combine arrays.
     """
 
     def __init__(
@@ -148,25 +150,25 @@ class PieceArray:
         self.dtype = dtype
         self.pieces = pieces
         self.origins = origins
-        """The variables that pieces come from, by source number."""
+        """The source variables of the pieces, by source number."""
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions of an array of pieces."""
+        """The number of dimensions of an array without values."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of cells of an array of pieces."""
+        """The number of cells of an array without values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the values of all pieces of an array would take."""
+        """The size in bytes that the values of the array would have."""
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, copy: bool = True) -> PieceArray:
-        """Return an array of pieces with another dtype.
+        """Return the array of pieces with another dtype.
 
         A text dtype without a length keeps the current length.
         """
@@ -176,7 +178,7 @@ class PieceArray:
         return PieceArray(self.name, self.shape, wanted, self.pieces, self.origins)
 
     def transpose(self, *axes: int | Sequence[int]) -> PieceArray:
-        """Return an array of pieces with its dimensions in another order."""
+        """Return the array of pieces with its dimensions in another order."""
         order = [each for axis in axes for each in (axis if isinstance(axis, Sequence) else (axis,))]
         order = order or list(range(self.ndim))[::-1]
         shape = [self.shape[axis] for axis in order]
@@ -184,18 +186,18 @@ class PieceArray:
 
     @property
     def is_complete(self) -> bool:
-        """True if every cell of an array is part of a piece."""
+        """True if every cell of the array belongs to a piece."""
         return self.missing == 0
 
     @property
     def missing(self) -> int:
-        """The number of cells that are not part of any piece."""
+        """The number of cells that do not belong to any piece."""
         return self.size - int(self.pieces.shape.prod(axis=1).sum())
 
     def __getitem__(self, key: Any) -> PieceArray:
-        """Index each dimension in turn; None inserts a new dimension.
+        """Index the dimensions one by one; None inserts a new dimension.
 
-        An integer array selects cells, and -1 selects a missing cell, as in xarray.
+        As in xarray, an integer array selects cells, and -1 selects a missing cell.
         """
         keys = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in [each for each in keys if not isinstance(each, np.ndarray)]:
@@ -227,7 +229,7 @@ class PieceArray:
         return PieceArray(self.name, shape, self.dtype, Pieces.concatenate(parts), self.origins)
 
     def expand(self, axis: int, size: int = 1) -> PieceArray:
-        """Add a dimension that the sources lack to an array of pieces."""
+        """Add a dimension that the sources lack to the array of pieces."""
         pieces = self.pieces
         columns = [
             np.insert(column, axis, value, axis=1)
@@ -295,10 +297,10 @@ def _broadcast_to(array: PieceArray, shape: Sequence[int]) -> PieceArray:
 
 
 def _where(condition: Any, array: Any, other: Any) -> Any:
-    """Implement `np.where` for the two cases in which xarray calls it: to merge arrays, and to align them.
+    """Implement `np.where` for the two ways in which xarray calls it: to merge arrays, and to align them.
 
-    When merging, missing cells are filled from an equal array. When aligning, the cells to fill already have
-    no piece, so only the dtype changes.
+    When merging, missing cells are filled from an equal array. When aligning, the cells to fill have no piece
+    yet, so only the dtype changes.
     """
     if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
         if not isinstance(array, PieceArray) or not np.all(condition):
@@ -310,8 +312,7 @@ def _where(condition: Any, array: Any, other: Any) -> Any:
 
 
 def _equal(one: PieceArray, other: PieceArray) -> bool:
-    """Return whether two arrays have equal values in all cells that both have. A missing value equals any
-    value.
+    """Return True if two arrays are equal in all cells that both have. A missing value equals any value.
 
     Raise UndigestedError if the values have not been hashed. Only whole variables have hashes.
     """
@@ -334,7 +335,7 @@ def _equal(one: PieceArray, other: PieceArray) -> bool:
 
 
 def _find_overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
-    """Return the index pairs of pieces of two arrays that overlap."""
+    """Return the indices of pieces in two arrays that overlap, as pairs."""
     if len(one.pieces) * len(other.pieces) > _MAX_PAIRS:
         both = Pieces.concatenate([one.pieces, other.pieces])
         if not one.ndim or have_overlap(both.starts, both.stops):
@@ -346,7 +347,7 @@ def _find_overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[in
 
 
 def _is_same_source(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Return whether two pieces refer to the same cells of the same source where they overlap."""
+    """Return True if two pieces refer to the same source cells where they overlap."""
     return (
         one.source[row] == other.source[its_row]
         and bool((one.axes[row] == other.axes[its_row]).all())
@@ -366,7 +367,7 @@ def _is_whole(pieces: Pieces, row: int, origin: Origin) -> bool:
 
 
 def _is_aligned(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Return whether two pieces begin at the same cell along all dimensions of their sources."""
+    """Return True if two pieces begin at the same cell of their sources, along all dimensions."""
     real = one.axes[row] >= 0
     if not (one.axes[row] == other.axes[its_row]).all():
         return False
@@ -374,7 +375,7 @@ def _is_aligned(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
 
 
 def _fill_missing(one: PieceArray, other: PieceArray) -> PieceArray:
-    """Fill the missing cells of an array from another array."""
+    """Fill the missing cells of an array with pieces of another array."""
     shape = np.broadcast_shapes(one.shape, other.shape)
     one, other = _broadcast_to(one, shape), _broadcast_to(other, shape)
     if one.is_complete:
@@ -390,7 +391,7 @@ def _fill_missing(one: PieceArray, other: PieceArray) -> PieceArray:
 
 
 def _subtract_box(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Iterator[Pieces]:
-    """Yield the parts of a piece outside of a box."""
+    """Yield the parts of a piece that are outside of a box."""
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
         start, stop = int(piece.starts[0, axis]), int(piece.stops[0, axis])
         for begin, end in ((start, min(first, stop)), (max(last, start), stop)):

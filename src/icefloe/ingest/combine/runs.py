@@ -2,8 +2,8 @@
 
 xarray compares each dataset with every other dataset, variable by variable. For thousands of files, this
 takes longer than ingesting them. In most archives, files differ only in their labels along one dimension, or
-form rows of such files. The result of combining such files is known in advance. xarray only combines other
-files.
+form a grid of such rows. The result of combining these files can be computed directly. xarray combines only
+the remaining files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icefloe.ingest.options import Combining
 from icefloe.ingest.records import FileSchema, VariableSchema, make_attrs_key
 
 Digests = Mapping[tuple[int, str], str]
-"""Hashes of the values of variables, by source number and name."""
+"""Hashes of variable values, by source number and variable name."""
 JOIN = Hint("{join} keeps all labels and fills gaps with missing values", join="outer")
 NAME_DIMENSION = Hint("name the dimension to concatenate along with {concat_dim}", concat_dim=None)
 _OVERLAP_MESSAGES = (
@@ -32,22 +32,24 @@ _OVERLAP_MESSAGES = (
     "Could not find any dimension coordinates",
     "index has duplicate values",
 )
-"""Parts of xarray's error messages about files that overlap or have the same labels. The messages do not
-contain the names of the files."""
+"""Substrings of xarray's error messages about files that overlap or repeat labels. The messages do not name
+the files.
+"""
 _CAUSES = (
     ("join='exact'", "labels"),
     ("is neither monotonically increasing nor", "labels"),
     ("requires a corresponding 1D coordinate", "missing labels"),
     ("not present in all datasets", "missing labels"),
 )
-"""Parts of xarray's error messages about files with different or missing labels, with the cause. The messages
-do not contain the names of the files."""
+"""Substrings of xarray's error messages about different or missing labels, with the cause of each. The
+messages do not name the files.
+"""
 
 
 class CannotCombineError(InvalidInputError):
     """Error raised when xarray cannot combine files.
 
-    `cause` is the reason if xarray's message contains it.
+    `cause` is the cause that was recognized in xarray's message, or an empty string.
     """
 
     def __init__(
@@ -59,31 +61,31 @@ class CannotCombineError(InvalidInputError):
 
 
 NumberedSchema = tuple[int, FileSchema]
-"""A source number, and the schema of the file."""
+"""A source number and the schema of that file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRuns:
-    """The runs of files to combine. Each run is sorted along the concatenation dimension."""
+    """Runs of files that differ only along one dimension. Each run is sorted along it."""
 
     dim: str
     runs: Sequence[Sequence[NumberedSchema]]
     dims: Mapping[str, tuple[str, ...]]
-    """The dimensions that variables without the concatenation dimension have after combining."""
+    """The combined dimensions of variables that lack the concatenation dimension in the files."""
 
     def make_datasets(self, digests: Digests) -> list[xr.Dataset]:
-        """Return one dataset without data for each run of files."""
+        """Return one dataset without values for each run of files."""
         return [make_run_dataset(run, self.dim, self.dims, digests) for run in self.runs]
 
 
 def find_runs(
     files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining, digests: Digests
 ) -> FileRuns | None:
-    """Find runs of files that differ only along one dimension, so that each run can be combined as one
-    dataset.
+    """Find runs of files that differ only along one dimension. Each run can be combined as one dataset.
 
-    `others` are described separately, and no run extends over one of them. Return None if xarray has to
-    combine the files one by one. Raise UndigestedError if xarray would compare values without a known hash.
+    `others` are combined separately, and no run extends across one of them. Return None if xarray has to
+    combine the files one by one. Raise UndigestedError if xarray would compare values that have not been
+    hashed.
     """
     if len(files) < 2 or how.coords == "all":
         return None
@@ -95,7 +97,7 @@ def find_runs(
         dims = _find_given_dimensions(dim, rows, others, how, digests)
         runs = None if dims is None else _split_rows(dim, rows, files, others)
         return None if runs is None or dims is None else FileRuns(dim, runs, dims)
-    except TypeError:  # xarray reports times of different calendars
+    except TypeError:  # xarray reports times in different calendars
         return None
 
 
@@ -108,8 +110,8 @@ def _find_given_dimensions(
 ) -> dict[str, tuple[str, ...]] | None:
     """Return the dimensions that xarray gives to variables without the concatenation dimension.
 
-    The dimensions are found by combining two files. Return None if values that are equal in these two files
-    differ in others. A variable that the repository stores along the concatenation dimension keeps it.
+    They are determined by combining two files. Return None if values are equal in these two files but differ
+    in other files. A variable that the repository stores along the concatenation dimension keeps it.
     """
     _, first = rows[0][0]
     left = [each for each in first.variables if dim not in each.dims and each.name not in first.values]
@@ -149,17 +151,17 @@ def _split_rows(
 
 
 def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[NumberedSchema]]] | None:
-    """Return the dimension and all files as one row if the files differ only along one dimension, otherwise
-    None.
+    """Return the dimension and all files as a single row. Return None if the files differ in
+    anything else.
     """
     return (dim, [list(enumerate(files))]) if _differ_only_along(files, dim) else None
 
 
 def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[NumberedSchema]]] | None:
-    """Sort files into rows along the dimension with the most distinct labels. Return None if they do not form
-    a grid.
+    """Arrange files in rows along the dimension with the most distinct labels. Return None if they do not
+    form a grid.
 
-    The files of a grid, such as tiles, form several rows with the same labels.
+    In a grid of files, such as tiles, all rows have the same labels.
     """
     moving = _find_moving_dimensions(files)
     if not moving:
@@ -182,7 +184,7 @@ def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[NumberedSche
 def make_run_dataset(
     run: Sequence[NumberedSchema], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
 ) -> xr.Dataset:
-    """Return the dataset without data that xarray would create by combining a run of files."""
+    """Return the dataset without values that xarray would create by combining a run of files."""
     if len(run) == 1:
         return make_empty_dataset(*run[0], digests)
     (_, first), files = run[0], [file for _, file in run]
@@ -192,7 +194,7 @@ def make_run_dataset(
         dims = given.get(each.name, each.dims)
         data: Any = first.values.get(each.name)
         if dim not in dims:
-            variables[each.name] = alone.variables[each.name]  # the attributes are equal in all files
+            variables[each.name] = alone.variables[each.name]  # attributes are equal in all files
             continue
         if data is None:
             data = _join_variable(run, each, dims, dim, digests)
@@ -225,7 +227,7 @@ def _join_variable(
 
 
 def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
-    """Return the dimensions along which some file has other labels than the first file."""
+    """Return the dimensions along which the labels of any file differ from the first file."""
     first = files[0]
     return [
         name
@@ -235,8 +237,9 @@ def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
 
 
 def _differ_only_along(files: Sequence[FileSchema], dim: str) -> bool:
-    """Return whether files have equal metadata and equal coordinates, apart from the labels along one
-    dimension."""
+    """Return True if files have equal metadata and equal coordinates, except for the labels along one
+    dimension.
+    """
     kind = _VariableNumbering()
     first = files[0]
     by_value = first.values.keys()
@@ -256,7 +259,7 @@ def _differ_only_along(files: Sequence[FileSchema], dim: str) -> bool:
 
 
 class _VariableNumbering:
-    """A function that returns equal numbers for variables with equal metadata."""
+    """Assigns the same number to variables with equal metadata."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -273,7 +276,8 @@ class _VariableNumbering:
 
 def _sort_row(files: Sequence[NumberedSchema], dim: str) -> list[NumberedSchema] | None:
     """Sort files by their labels along a dimension. Return None if the labels are not strictly monotonic
-    across all files."""
+    across all files.
+    """
     if not all(file.values[dim].size for _, file in files):
         return None
     ordered = sorted(files, key=lambda each: _get_first_label(each[1], dim))
@@ -291,9 +295,9 @@ def _get_first_label(file: FileSchema, dim: str) -> Any:
 def make_empty_dataset(
     number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
 ) -> xr.Dataset:
-    """Create a dataset for a run of files: with the coordinates of a file, and with variables without data.
+    """Create a dataset for one file: its coordinates, and data variables without values.
 
-    `begin` contains the first cell by dimension, for parts of the existing arrays.
+    `begin` contains the first cell along each dimension, for parts of the existing arrays.
     """
     variables = {
         each.name: _make_variable(number, schema, each, digests, begin or {}) for each in schema.variables
@@ -321,19 +325,20 @@ def _make_variable(
 def _get_stored_shape(
     schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the shape of a variable in its source; -1 along dimensions that a part of the existing arrays
-    does not cover."""
+    """Return the shape of a variable in its source. Dimensions that an existing part covers only partly are
+    -1.
+    """
     return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.own_dims)
 
 
 def _find_axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
-    """Return the axis in the source for each dimension; -1 for a dimension that the source lacks."""
+    """Return the source axis of each dimension; -1 if the source lacks the dimension."""
     own = variable.own_dims
     return [own.index(dim) if dim in own else -1 for dim in dims]
 
 
 def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
-    """Combine the datasets of runs of files like xarray, and convert xarray's errors."""
+    """Combine datasets with xarray, and convert xarray's errors to CannotCombineError."""
     try:
         with ignore_warnings():
             found = combine_aligned(datasets, how)

@@ -1,8 +1,8 @@
-"""Compare the values of static fields between files, and the labels of dimensions that are not concatenated.
+"""Compare static fields between files, and the labels of dimensions that are not concatenated.
 
-Static fields are variables without the concatenation dimension, such as an orography. They are stored once,
-so all files must have equal values. xarray would silently use the values of the first file
-(`compat="override"`), or report only the variable. This module reports every file that differs.
+Static fields, such as an orography, are variables without the concatenation dimension. They are stored once,
+so their values must be equal in all files. xarray would either silently use the values of the first file
+(`compat="override"`) or name only the variable in its error. This module reports every file that differs.
 """
 
 from __future__ import annotations
@@ -26,35 +26,34 @@ _HERE = "the repository"
 
 @dataclass(frozen=True, slots=True)
 class ComparedSource:
-    """A file or a part of the existing arrays, as one side of a comparison of static fields."""
+    """A file or a part of the existing arrays whose static fields are compared."""
 
     number: int
     """The index of the file; negative for a part of the existing arrays."""
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
-    """The position of the part in the existing arrays; empty for a file."""
+    """The region of the part in the existing arrays; empty for a file."""
 
     @property
     def name(self) -> str:
-        """The name of the file or of the repository whose static fields are compared, for messages."""
+        """The name of the compared file or repository, for messages."""
         return _HERE if self.is_stored else self.schema.source.url
 
     @property
     def is_stored(self) -> bool:
-        """True if the compared static fields belong to the existing arrays, False if to a file."""
+        """True if the static fields are from the existing arrays, False if they are from a file."""
         return self.number <= EXISTING
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the data variables in which static fields are searched."""
+        """The data variables that are searched for static fields."""
         return frozenset(each.name for each in self.schema.variables if not each.is_coordinate)
 
 
 def find_static_groups(groups: Mapping[str, Sequence[FileSchema]], how: Combining) -> set[str]:
-    """Find static groups: groups in which all files have the same labels, so that their fields are stored
-    once.
+    """Find static groups, in which all files have the same labels, so that each variable is stored once.
 
-    `groups` contains, by path, the schemas of the files and of the existing arrays.
+    `groups` maps group paths to the schemas of the files and of the existing arrays.
     """
     dim = how.concat_dim
     if how.data_vars == "all":
@@ -72,12 +71,12 @@ def _has_dimension(schemas: Sequence[FileSchema], dim: str) -> bool:
 
 
 def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
-    """Return whether schemas have different labels or sizes along any dimension."""
+    """Return True if the labels or the size of any dimension differ between schemas."""
     for dim in {dim for schema in schemas for dim in schema.sizes}:
         mine = [schema for schema in schemas if dim in schema.sizes]
         if len({schema.sizes[dim] for schema in mine}) > 1:
             return True
-        # An array with a single label is stored without the dimension, with a scalar coordinate.
+        # An array with a single label may be stored as a scalar coordinate, without the dimension.
         labels = [np.atleast_1d(schema.values[dim]) for schema in schemas if dim in schema.values]
         if any(each is not labels[0] and not np.array_equal(each, labels[0]) for each in labels):
             return True
@@ -85,7 +84,7 @@ def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
 
 
 def find_stored_only(given: Sequence[ComparedSource], how: Combining) -> set[str]:
-    """Return the names of existing static fields that no file contains. They remain unchanged."""
+    """Return the names of existing static fields that no new file contains. They remain unchanged."""
     moving = find_moving_dimensions(given, how.concat_dim)
     files = {variable.name for each in given if each.number != EXISTING for variable in each.schema.variables}
     return {
@@ -105,15 +104,15 @@ Region = tuple[tuple[str, tuple[int, int]], ...]
 
 @dataclass(frozen=True, slots=True)
 class StoredTiles:
-    """The static fields of a tiled grid whose tiles already exist in the repository for all new files."""
+    """Static fields of a tiled grid for which the repository already contains the tiles of all new files."""
 
     names: frozenset[str]
     tiles: Mapping[Region, ComparedSource]
-    """The existing tiles to compare with files, by region."""
+    """The existing tiles by region, for comparison with files."""
 
 
 def find_stored_tiles(given: Sequence[ComparedSource], how: Combining) -> StoredTiles:
-    """Find the static fields whose tiles already exist in the repository for all new files."""
+    """Find static fields for which the repository already contains the tiles of all new files."""
     moving = find_moving_dimensions(given, how.concat_dim)
     stored, files = ([each for each in given if each.is_stored is wanted] for wanted in (True, False))
     here = {variable.name for each in stored for variable in each.schema.variables}
@@ -135,8 +134,9 @@ def find_stored_tiles(given: Sequence[ComparedSource], how: Combining) -> Stored
 def _find_region_in(
     stored: Sequence[ComparedSource], schema: FileSchema, dims: Sequence[str]
 ) -> Region | None:
-    """Return the region in the existing arrays that has the same labels as a file. Return None if no part
-    contains all labels in sequence."""
+    """Return the region of the existing arrays with the same labels as a file. Return None if no part
+    contains all of these labels consecutively.
+    """
     for part in stored:
         spans = [_find_span_in(part, schema, dim) for dim in dims]
         if None not in spans:
@@ -158,7 +158,7 @@ def _find_span_in(part: ComparedSource, schema: FileSchema, dim: str) -> tuple[i
 def find_undigested(
     given: Sequence[ComparedSource], how: Combining, digests: Mapping[Any, str]
 ) -> tuple[str, ...]:
-    """Return the names of static fields whose values must be hashed, because no digest is known yet."""
+    """Return the names of static fields whose values must be hashed before they can be compared."""
     unknown = {
         name: None
         for name, members in _find_static_fields(given, how)
@@ -171,8 +171,9 @@ def find_undigested(
 def find_differing_fields(
     given: Sequence[ComparedSource], how: Combining, digests: Mapping[tuple[int, str], str]
 ) -> Iterator[FileFinding]:
-    """Yield a finding for each file with a static field that differs from the existing array, or from most
-    files."""
+    """Yield a finding for each file with a static field that differs from the existing array, or else from
+    most files.
+    """
     for name, members in _find_static_fields(given, how):
         values = [each.schema.values.get(name) for each in members]
         if values[0] is not None and all(value is values[0] for value in values):
@@ -182,10 +183,10 @@ def find_differing_fields(
 
 
 def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | None) -> Iterator[FileFinding]:
-    """Yield the reasons why `join="exact"` fails: labels that differ, or static fields that lack values for
-    some labels.
+    """Yield the reasons why `join="exact"` fails: labels differ, or static fields lack values at some labels.
 
-    Without `concat_dim`, files are compared along all dimensions except that with the most distinct labels.
+    Without `concat_dim`, files are compared along all dimensions except the one with the most distinct
+    labels.
     """
     dims = list({dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values})
     hint: Hint | None = JOIN
@@ -205,7 +206,9 @@ def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | Non
 
 
 def find_missing_labels(given: Sequence[ComparedSource]) -> Iterator[FileFinding]:
-    """Yield a finding for each file without labels along a dimension that has labels in other sources."""
+    """Yield a finding for each file that has no labels along a dimension for which other sources
+    have labels.
+    """
     for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
         for each in given:
             if dim in each.schema.sizes and dim not in each.schema.values and not each.is_stored:
@@ -214,7 +217,7 @@ def find_missing_labels(given: Sequence[ComparedSource]) -> Iterator[FileFinding
 
 
 def _rank_dimension(given: Sequence[ComparedSource], dim: str) -> tuple[int, bool]:
-    """Return a key that is largest for the dimension along which files most likely follow one another."""
+    """Return a sort key that is largest for the most likely concatenation dimension."""
     labels = [each.schema.values[dim] for each in given if dim in each.schema.values]
     distinct = len({(values.shape, values.tobytes()) for values in labels if values.dtype != object})
     return distinct, any(values.dtype.kind == "M" for values in labels)
@@ -223,7 +226,7 @@ def _rank_dimension(given: Sequence[ComparedSource], dim: str) -> tuple[int, boo
 def _find_unusual(
     members: Sequence[ComparedSource], name: str, digests: Mapping[tuple[int, str], str]
 ) -> Iterator[tuple[ComparedSource, ComparedSource]]:
-    """Yield each file whose values differ from the existing arrays or from most files, together with a source
+    """Yield each file whose values differ from the existing arrays, or else from most files, with a source
     that has the usual values.
     """
     keys = [_make_value_key(each, name, digests) for each in members]
@@ -236,7 +239,7 @@ def _find_unusual(
 
 
 def _find_uncovered(given: Sequence[ComparedSource], dim: str) -> Iterator[FileFinding]:
-    """Yield a finding for each variable that lacks values at some labels of a dimension."""
+    """Yield a finding for each variable that has no values at some labels of a dimension."""
     labels: dict[str, set[Any]] = {}
     for each in given:
         for variable in each.schema.variables:
@@ -276,7 +279,7 @@ def _describe_difference(one: ComparedSource, other: ComparedSource, name: str) 
 def _find_static_fields(
     given: Sequence[ComparedSource], how: Combining
 ) -> Iterator[tuple[str, list[ComparedSource]]]:
-    """Yield the name of each static field, with the sources in which its values must be equal.
+    """Yield the name of each static field, with the sources whose values must be equal.
 
     In a tiled grid, these are the sources with the same labels along the dimensions of the field.
     """
@@ -304,8 +307,8 @@ def _find_static_fields(
 
 
 def find_moving_dimensions(given: Sequence[ComparedSource], concat_dim: str | None) -> set[str]:
-    """Return the dimensions along which static fields do not extend: those with different labels in some
-    source.
+    """Return the dimensions that static fields lack: those whose labels differ between sources, or
+    `concat_dim`.
     """
     if concat_dim is not None:
         return {concat_dim}

@@ -1,1 +1,1 @@
-"""The first stage of an ingest: find the sources that the user names."""
+"""The first stage of an ingest: find the sources that the user specified."""

@@ -1,4 +1,4 @@
-"""Look up sources that were ingested before, to find the missing and changed ones."""
+"""Look up sources that were already ingested, to find missing and changed ones."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from icefloe.storage.external.access import split_query
 
 _CONCURRENT_LOOKUPS = 16
 _LISTED_FROM = 50
-"""The number of files in a folder of a bucket from which the folder is listed once, with 1,000 files per
-request, instead of a request for each file."""
+"""The number of files in one bucket prefix above which the prefix is listed, with 1,000 files per request,
+instead of sending a request for each file.
+"""
 
 
 def look_up_versions(
     sources: Sequence[IngestSource], options: Mapping[str, Any]
 ) -> dict[str, FileVersion | None]:
-    """Look up the current versions of known sources, by URL. The version of a missing source is None.
+    """Look up the current versions of ingested sources by URL. The version of a missing source is None.
 
-    Sources that cannot be reached are left out. `options` are those of `storage_from_url`.
+    Unreachable sources are left out. `options` are the keyword arguments of `storage_from_url`.
     """
     folders: dict[tuple[str, str], list[IngestSource]] = {}
     for each in sources:
@@ -69,7 +70,7 @@ def _look_up_each(server: Server | None, members: Sequence[IngestSource]) -> dic
             yield source.url, _look_up(source, server)
         except (ObjectNotFoundError, FileNotFoundError, NotADirectoryError):
             yield source.url, None
-        except (IcechunkError, OSError):  # for example a server that is down
+        except (IcechunkError, OSError):  # for example, the server is down
             return
 
     pool = get_pool("finding", _CONCURRENT_LOOKUPS)
@@ -77,8 +78,9 @@ def _look_up_each(server: Server | None, members: Sequence[IngestSource]) -> dic
 
 
 def _look_up(source: IngestSource, server: Server | None) -> FileVersion:
-    """Return the current version of a source. A repository never changes: its URL and etag select a
-    snapshot."""
+    """Return the current version of a source. A repository source never changes: its URL and etag select a
+    snapshot.
+    """
     if server is None:
         if not source.is_repository:
             return make_local_source(Path(source.url)).version

@@ -1,5 +1,6 @@
-"""Read remote files: list buckets, read byte ranges, and create local copies for libraries that require a
-path."""
+"""Access remote files: list buckets, read byte ranges, and make local copies for libraries that
+need a path.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _FOLDERS = "icefloe-sources"
 
 
 class Server(Protocol):
-    """The interface of a remote server with sources to ingest: a bucket or a web server.
+    """The interface to a remote server with source files: a bucket or a web server.
 
     Files are identified by URL.
     """
@@ -45,25 +46,25 @@ class Server(Protocol):
     def look_up(self, url: str) -> FileVersion:
         """Return the current version of a remote source file.
 
-        Raise ObjectNotFoundError if it does not exist.
+        Raise ObjectNotFoundError if the file does not exist.
         """
 
     def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
-        """Yield the relative paths and versions of all remote source files below a URL that ends in a
-        slash.
+        """Yield the relative path and version of each remote source file below a URL that ends
+        with a slash.
         """
 
     def read_range(self, url: str, start: int, stop: int) -> bytes:
         """Return a byte range of a remote source file."""
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Copy a remote source file into an open local file."""
+        """Download a remote source file into an open local file."""
 
 
 def open_server(url: str, options: Mapping[str, Any]) -> Server:
-    """Open the remote server of a source URL: a bucket or web server.
+    """Connect to the bucket or web server of a source URL.
 
-    `options` are those of `storage_from_url`.
+    `options` are the keyword arguments of `storage_from_url`.
     """
     if is_web(url):
         check_web_url(url)
@@ -73,7 +74,7 @@ def open_server(url: str, options: Mapping[str, Any]) -> Server:
 
 
 class Bucket:
-    """A remote bucket or container of an object store with source files."""
+    """A bucket or container in an object store, as a server of source files."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         access = get_access(url, options)
@@ -113,7 +114,7 @@ def _to_version(found: Fetched) -> FileVersion:
 
 
 def make_copy(url: str, expected: FileVersion, open_server: Callable[[], Server]) -> str:
-    """Copy a remote source file to the temporary folder of this process.
+    """Download a remote source file to the temporary directory of this process.
 
     Raise StorageError if the file has changed.
     """
@@ -144,8 +145,8 @@ def drop_copy(path: str) -> None:
 
 @cache
 def _make_folder(process: int) -> str:
-    """Create a temporary folder for this process, and delete the folders of killed processes."""
-    mine = f"{_FOLDERS}-{socket.gethostname()}."  # several machines may share a temporary folder
+    """Create a temporary directory for this process, and delete those of killed processes."""
+    mine = f"{_FOLDERS}-{socket.gethostname()}."  # several machines may share a temporary directory
     for old in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         number = old.name.removeprefix(mine).partition(".")[0]
         if number.isdigit() and not _is_alive(int(number)):
@@ -160,7 +161,7 @@ def _get_folder() -> str:
 
 
 def make_index_path(path: str) -> str:
-    """Return the path of cfgrib's index for a remote or local source, in the temporary folder."""
+    """Return the path of the cfgrib index for a source, in the temporary directory."""
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
     return f"{_get_folder()}/{name}.{{short_hash}}.idx"
 

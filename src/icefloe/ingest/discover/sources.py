@@ -1,4 +1,4 @@
-"""Find the files and Zarr stores to ingest: by path, pattern, folder, URL or list."""
+"""Find the files and Zarr stores to ingest: by path, pattern, directory, URL or list."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SUFFIXES = (
     *(".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".tif", ".tiff", ".zarr", ".zarr.zip"),
     *(".fits", ".fit", ".fts", ".hdf4", ".h4", ".dmrpp"),
 )
-"""The suffixes of the files that are ingested from a folder."""
+"""The suffixes of files to ingest from a directory."""
 _SUFFIX_ADVICE = (
     "; only files with known suffixes are taken from a folder (.nc, .grib, .tif, .zarr, ...): use a pattern"
 )
 _LISTS = (".txt", ".list", ".urls")
 REPOSITORY_FILES = ("repo", "refs/branch.main/ref.json")
-"""The files that exist in every Icechunk repository, for version 2 and version 1 of the format."""
+"""Files that every Icechunk repository contains, for versions 2 and 1 of the format."""
 _ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _FILE_URL = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
@@ -47,31 +47,34 @@ _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _KEPT_COPIES = 4
 _CONCURRENT_LOOKUPS = 16
-"""The number of names that are looked up concurrently."""
+"""The number of names to look up concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestSource:
-    """A source to ingest: a version of a file, of a Zarr store, or of a repository."""
+    """A source to ingest: one version of a file, a Zarr store or a repository."""
 
     url: str
-    """An absolute path, or a URL without secrets. This name is printed and stored."""
+    """An absolute path, or a URL without secrets. It may be printed and stored."""
     size_bytes: int
-    """The size of the file; 0 for a Zarr store, which consists of many files; -1 if a web server does not
-    report the size."""
+    """The file size. It is 0 for a Zarr store, which consists of many files, and -1 if a web server does not
+    report it.
+    """
     modified_us: int
     etag: str = ""
-    """The entity tag that the server reports."""
+    """The etag that the server reports."""
     signed_url: str | None = field(default=None, repr=False)
-    """The URL with its signature or password, which is never printed or stored; None if it has none."""
+    """The URL including its signature or password, which must never be printed or stored; None without
+    secrets.
+    """
     is_store: bool = False
     """True for a Zarr store, False for a file."""
     group: str = ""
-    """The group to read; if empty, the group in `ReadOptions` or the root."""
+    """The group to read; if empty, the group in `ReadOptions` or else the root."""
 
     @property
     def version(self) -> FileVersion:
-        """The version of a source file to ingest: its etag, size and modification time."""
+        """The version of a source: its etag, size and modification time."""
         return FileVersion(self.size_bytes, self.modified_us, self.etag)
 
     @property
@@ -86,7 +89,7 @@ class IngestSource:
 
     @property
     def repository_address(self) -> str:
-        """The location of the repository, if the source to ingest is one, without the version."""
+        """The location of the repository without the version, if the source is a repository."""
         if not self.is_remote and os.path.isdir(self.url):
             return self.url
         folder, _, name = self.address.rpartition("/")
@@ -94,13 +97,13 @@ class IngestSource:
 
     @property
     def address(self) -> str:
-        """The location from which to read a source of an ingest, including a signature or password."""
+        """The path or URL to read the source from, including any signature or password."""
         return self.signed_url or self.url
 
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedName:
-    """A name in the list of sources that matches no file, with the reason."""
+    """A name in the source list that matches no file, with the reason."""
 
     url: str
     reason: str
@@ -108,7 +111,7 @@ class UnmatchedName:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The sources that were discovered for an ingest, and the names that match no source."""
+    """The sources that an ingest found, and the names that match no source."""
 
     sources: tuple[IngestSource, ...]
     unfound: tuple[UnmatchedName, ...]
@@ -120,7 +123,7 @@ def discover(
     *,
     skip: bool = False,
 ) -> Discovered:
-    """Discover the sources to ingest from names: paths, patterns, folders, URLs or lists.
+    """Find the sources to ingest, given paths, patterns, directories, URLs or lists.
 
     With `skip`, names without a source are returned instead of raising an error, unless no name has a source.
     """
@@ -141,19 +144,19 @@ def discover(
 def find_sources(
     given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None
 ) -> list[IngestSource]:
-    """Find the sources to ingest that names refer to, without duplicates, sorted within a pattern, folder or
-    list.
+    """Find the sources that names refer to, without duplicates. The files of a pattern, directory or list are
+    sorted.
 
-    A name is a path, a pattern with `*`, `?`, `**` or `{a,b}`, a folder (its files with a known suffix, at
-    any depth), a Zarr store, a URL (with a pattern, or ending in `/` for a folder), or a text file with one
-    name per line. `options` are those of `storage_from_url` for URLs. A name without a source raises an
-    error.
+    A name is a path, a pattern with `*`, `?`, `**` or `{a,b}`, a directory (which selects its files with a
+    known suffix, at any depth), a Zarr store, a URL (which may be a pattern, or end with `/` for a
+    directory), or a text file with one name per line. `options` are the keyword arguments of
+    `storage_from_url` for URLs. A name without a source raises an error.
     """
     return list(discover(given, options).sources)
 
 
 class _Finder:
-    """A search for sources. Each server is opened once, for all files on it."""
+    """Finds sources by name. Each server is opened once and reused for all of its files."""
 
     def __init__(self, options: Mapping[str, Any], skip: bool) -> None:
         self._options = options
@@ -178,7 +181,7 @@ class _Finder:
             return [UnmatchedName(redact(name), getattr(error, "message", None) or str(error))]
 
     def _find(self, name: str) -> Iterator[IngestSource | UnmatchedName]:
-        """Yield the sources that one name refers to."""
+        """Yield the sources that match one name."""
         if not name:  # for example an unset variable in a script
             raise InvalidInputError(
                 "a source has an empty name; use . for the current folder", ErrorKind.INVALID_PATH
@@ -193,7 +196,7 @@ class _Finder:
         yield from sources
 
     def _find_local(self, name: str) -> Iterator[IngestSource | UnmatchedName]:
-        path = Path(os.path.expanduser(name))  # a file `~$x` is left alone
+        path = Path(os.path.expanduser(name))  # a local file named `~$x` is not expanded
         if (repository := _find_repository(path)) is not None:
             yield repository
             return
@@ -233,8 +236,9 @@ class _Finder:
             yield self._find_remote_repository(server, whole, ending) or look_up_source(server, whole, ending)
 
     def _find_remote_repository(self, server: Server, whole: str, ending: str) -> IngestSource | None:
-        """Find an Icechunk repository by its files. A suffix `@VERSION` selects a version. Return None if
-        there is none."""
+        """Find a remote Icechunk repository by its files. A suffix `@VERSION` selects a version. Return None
+        if there is none.
+        """
         folder, _, name = whole.rpartition("/")
         name, _, version = name.partition("@")
         location = f"{folder}/{name}"
@@ -266,7 +270,7 @@ def _read_lines(data: bytes, name: str) -> list[str]:
 
 
 def _resolve_line(folder: str, line: str) -> str:
-    """Resolve a relative name in a list against the folder of the list."""
+    """Resolve a relative name in a list file against the directory of that file."""
     return line if _URL.match(line) or line.startswith("~") else os.path.join(folder, line)
 
 
@@ -294,8 +298,9 @@ def _is_zarr(path: Path) -> bool:
 
 
 def _find_repository(path: Path) -> IngestSource | None:
-    """Find an Icechunk repository at a path. A suffix `@VERSION` selects a version. Return None if there is
-    none."""
+    """Find an Icechunk repository at a local path. A suffix `@VERSION` selects a version. Return None if
+    there is none.
+    """
     folder, version = path, ""
     if not path.exists():
         name, _, version = str(path).rpartition("@")
@@ -315,7 +320,7 @@ def _make_repository_source(repo: Repository, version: str, url: str) -> IngestS
 
 
 def make_local_source(path: Path) -> IngestSource:
-    """Describe a local file or Zarr store as a source."""
+    """Create the source for a local file or Zarr store."""
     whole = path.absolute()
     if ".." in whole.parts:
         whole = whole.resolve()
@@ -325,7 +330,7 @@ def make_local_source(path: Path) -> IngestSource:
 
 
 def _list_metadata_times(folder: Path) -> Iterator[int]:
-    """Yield the modification times of all metadata documents of a Zarr store."""
+    """Yield the modification times of all metadata documents in a Zarr store."""
     for name in (*_ZARR, ".zattrs"):
         with suppress(FileNotFoundError):
             yield (folder / name).stat().st_mtime_ns
@@ -336,7 +341,7 @@ def _list_metadata_times(folder: Path) -> Iterator[int]:
 
 
 def _is_array(folder: Path) -> bool:
-    """Return whether a folder in a Zarr store contains an array, or no metadata at all."""
+    """Return True if a directory in a Zarr store contains an array, or no metadata at all."""
     try:
         return bool(json.loads((folder / "zarr.json").read_bytes()).get("node_type") != "group")
     except FileNotFoundError:
@@ -351,9 +356,9 @@ def _look_up_path(path: Path) -> FileVersion:
 
 
 def check_unchanged(source: IngestSource, options: Mapping[str, Any]) -> None:
-    """Raise ValueError if the file of a source has changed since it was discovered.
+    """Raise ValueError if a source file has changed since it was discovered.
 
-    Zarr stores are not checked, because they consist of many files. `options` are those of
+    Zarr stores are not checked, because they consist of many files. `options` are the keyword arguments of
     `storage_from_url`.
     """
     if source.is_store:
@@ -370,7 +375,7 @@ def check_unchanged(source: IngestSource, options: Mapping[str, Any]) -> None:
 
 
 def look_up_source(server: Server, whole: str, ending: str) -> IngestSource:
-    """Look up a remote file, or a Zarr store, for which no object with exactly its name exists."""
+    """Look up a remote file. If there is no object with exactly this name, look for a Zarr store."""
     with suppress(ObjectNotFoundError):
         return _make_remote_source(whole + ending, server.look_up(whole + ending))
     found = []
@@ -383,16 +388,16 @@ def look_up_source(server: Server, whole: str, ending: str) -> IngestSource:
 
 
 def _combine_versions(documents: Iterable[FileVersion]) -> FileVersion:
-    """Return the version of a Zarr store, which is the version of its most recent metadata document."""
+    """Return the version of a Zarr store: that of its most recently modified metadata document."""
     return FileVersion(0, max(each.modified_us for each in documents))
 
 
 def _select_listed(
     listed: Iterable[tuple[str, FileVersion]], pattern: str
 ) -> list[tuple[str, FileVersion, bool]]:
-    """Select the listed files that match a pattern; all data files without a pattern.
+    """Select the listed files that match a pattern, or all data files without a pattern.
 
-    A Zarr store replaces the files in it. The third item of each result is True for a store.
+    A Zarr store replaces the files that it contains. The third item of each result is True for a store.
     """
     files: dict[str, FileVersion] = {}
     stores: dict[str, FileVersion] = {}
@@ -426,7 +431,7 @@ def _is_wanted(path: str) -> bool:
 
 
 def _is_match(path: str, pattern: str) -> bool:
-    """Return whether a path matches a pattern, in which `*` does not match slashes and `**` does."""
+    """Return True if a path matches a pattern. `*` does not match slashes, but `**` does."""
     return re.fullmatch(_translate_pattern(pattern), path, re.DOTALL) is not None
 
 
@@ -457,9 +462,9 @@ _copies: OrderedDict[IngestSource, str] = OrderedDict()
 
 
 def get_local_path(source: IngestSource, options: Mapping[str, Any] | None = None) -> str:
-    """Return the local path of a source to ingest. A remote file is copied to a temporary folder first.
+    """Return a local path for a source. A remote file is first downloaded to a temporary directory.
 
-    The copies of the last few remote files are kept, because further regions may be read from them.
+    The downloads of the last few files are kept, because other regions of them may be read next.
     """
     if not source.is_remote:
         return source.url

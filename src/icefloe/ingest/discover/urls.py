@@ -1,4 +1,4 @@
-"""Convert URLs of sources: remove secrets before they are printed or stored, and normalize them for
+"""Process source URLs: remove secrets before they are printed or stored, and normalize them for
 references.
 """
 
@@ -15,23 +15,21 @@ from icefloe.storage.external.access import split_query
 _SIGNATURE_PARAMETERS = frozenset(
     {
         *("expires", "awsaccesskeyid", "googleaccessid", "policy", "key-pair-id", "response-cache-control"),
-        # Shared access signatures of Azure.
+        # Azure shared access signatures.
         *("sv", "ss", "srt", "sp", "se", "st", "spr", "sr", "sip", "sdd"),
         *("skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid"),
     }
 )
-"""Query parameters of signatures. They differ between signed URLs of the same file."""
+"""Query parameters that contain signatures. They vary between signed URLs of the same file."""
 
 
 def is_web(url: str) -> bool:
-    """Return whether the URL of a source file refers to a web server."""
+    """Return True if a source URL refers to a web server."""
     return urlsplit(url).scheme.lower() in ("http", "https")
 
 
 def redact(url: str) -> str:
-    """Remove passwords, signatures and tokens from the URL of a source file, so that it can be printed and
-    stored.
-    """
+    """Remove passwords, signatures and tokens from a source URL, so that it can be printed and stored."""
     whole, query = split_query(url)
     if not is_web(whole):
         return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_strip_login(urlsplit(whole))}", 1) + (
@@ -50,16 +48,17 @@ def redact(url: str) -> str:
 
 
 def _strip_login(parts: SplitResult) -> str:
-    """Return the host or bucket of a URL without user and password. Azure's `container@account` is
-    unchanged."""
+    """Return the host or bucket of a URL without user name and password. Azure's `container@account` is
+    unchanged.
+    """
     who, _, host = parts.netloc.rpartition("@")
     return host if ":" in who or is_web(f"{parts.scheme}://") else parts.netloc
 
 
 def split_password(url: str) -> tuple[str, dict[str, str]]:
-    """Remove `user:password@` from the URL of a source file.
+    """Remove `user:password@` from a source URL.
 
-    Return the URL, and the login as an HTTP header.
+    Return the URL, and the credentials as an HTTP header.
     """
     parts = urlsplit(url)
     who, at, host = parts.netloc.rpartition("@")
@@ -71,9 +70,7 @@ def split_password(url: str) -> tuple[str, dict[str, str]]:
 
 
 def refuse_password(url: str) -> None:
-    """Raise InvalidInputError if the bucket URL of a source file contains access keys, which belong in the
-    storage options.
-    """
+    """Raise InvalidInputError if a bucket URL contains access keys, which belong in the storage options."""
     parts = urlsplit(url)
     if not is_web(url) and ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(
@@ -83,16 +80,14 @@ def refuse_password(url: str) -> None:
 
 
 def get_origin(url: str) -> str:
-    """Return the part of a URL that is equal for all source files on one server or in one bucket."""
+    """Return the server or bucket part of a URL, which all source files there share."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")
 
 
 def make_reference_url(url: str) -> str:
-    """Normalize the URL of a source file for references to it: without options, and with a standard
-    scheme.
-    """
+    """Normalize a source URL for references: remove options, and use a standard scheme."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     if is_web(whole) and (query or "@" in parts.netloc):
@@ -108,10 +103,10 @@ def make_reference_url(url: str) -> str:
 
 
 def get_bucket_key(url: str) -> str:
-    """Return the object key in the bucket URL of a source file."""
+    """Return the object key from a bucket URL."""
     return decode_key(make_reference_url(url))
 
 
 def quote_key(key: str) -> str:
-    """Quote an object key for the URL of a source file."""
+    """Percent-encode an object key for use in a URL."""
     return quote(key, safe="/!$&'()*+,;=:@~")

@@ -1,4 +1,6 @@
-"""Read files from web servers that may lack range requests, redirect, or close the connection early."""
+"""Read files from web servers, which may not support range requests, may redirect, or may drop
+connections.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,16 @@ _TRIES = 4
 _BACKOFF_S = 0.1
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_HEAD = frozenset({400, 401, 403, 405, 501})
-"""The status codes with which servers refuse HEAD requests, because they lack HEAD or the URL is signed for
-GET only.
+"""The status codes with which servers reject HEAD requests, because they do not support HEAD or the URL is
+signed for GET only.
 """
 T = TypeVar("T")
 
 
 class WebServer:
-    """A web server with source files. It may lack range requests, redirect, or close the connection early."""
+    """A web server with source files. It may not support range requests, may redirect, or may drop
+    connections.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         access = get_access("http://any", options)  # opened only to check the options
@@ -41,7 +45,7 @@ class WebServer:
     def look_up(self, url: str) -> FileVersion:
         """Return the current version of a source file on a web server.
 
-        Raise ObjectNotFoundError if it does not exist.
+        Raise ObjectNotFoundError if the file does not exist.
         """
         try:
             return self._retry(lambda: self._request_version(url, "HEAD"))
@@ -49,7 +53,7 @@ class WebServer:
             return self._retry(lambda: self._request_version(url, "GET"))
 
     def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
-        """Raise InvalidInputError, because the source files on web servers cannot be listed."""
+        """Raise InvalidInputError, because files on web servers cannot be listed."""
         raise InvalidInputError(
             f"{redact(folder)}: files on a web server cannot be listed; pass their URLs, or a text file"
             " with the URLs",
@@ -57,7 +61,7 @@ class WebServer:
         )
 
     def read_range(self, url: str, start: int, stop: int) -> bytes:
-        """Return a byte range of a source file on a web server, or less if the file ends earlier."""
+        """Read a byte range of a file on a web server. The result is shorter if the file ends earlier."""
 
         def read() -> bytes:
             with closing(self._request(url, "GET", {"Range": f"bytes={start}-{stop - 1}"})) as answer:
@@ -68,7 +72,7 @@ class WebServer:
         return self._retry(read)
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Copy a source file from a web server. Resume the transfer if the server closes the connection."""
+        """Download a file from a web server. Resume if the server closes the connection."""
         version: dict[str, str] = {}
 
         def resume() -> None:
@@ -119,7 +123,7 @@ class WebServer:
         raise problem
 
     def _retry(self, ask: Callable[[], T]) -> T:
-        """Call a function again after transient errors, with increasing pauses."""
+        """Retry a function after transient errors, with exponential backoff."""
         for _ in iterate_attempts(_TRIES, _BACKOFF_S, 60, factor=3):
             try:
                 return ask()
@@ -129,7 +133,7 @@ class WebServer:
 
 
 def _describe_refusal(url: str, method: str, error: urllib.error.HTTPError) -> Exception:
-    """Convert the error status of a web server to an exception."""
+    """Convert an HTTP error status to an exception."""
     if error.code in (404, 410):
         return ObjectNotFoundError(redact(url))
     if error.code in _NO_HEAD and method == "HEAD":
@@ -151,15 +155,16 @@ def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
 
 
 def to_whole_seconds(moment: datetime | None) -> int:
-    """Convert a modification time of a web server to microseconds, rounded down to the precision of whole
-    seconds that servers report.
+    """Convert a modification time to microseconds, rounded down to the whole seconds that web
+    servers report.
     """
     return to_microseconds(moment.replace(microsecond=0).astimezone(UTC)) if moment is not None else 0
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """A redirect handler that sends the caller's headers, which may contain secrets, only to the original
-    server."""
+    server.
+    """
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -179,28 +184,29 @@ _opener = urllib.request.build_opener(_Redirects)
 
 
 class _RefusedError(Exception):
-    """Error raised when the server refuses a request method."""
+    """Error raised when a web server rejects a request method."""
 
 
 class _TransientError(Exception):
-    """Error raised for a transient failure, after which the request is retried."""
+    """Error raised for a transient failure of a web server. The request is retried."""
 
 
 class FileVersion(NamedTuple):
-    """The version of a source file on a web server or in a bucket: its etag, size and modification time."""
+    """The version of a file on a web server or in a bucket: its etag, size and modification time."""
 
     size_bytes: int
-    """The size of the file; -1 if the web server does not report it."""
+    """The file size; -1 if the web server does not report it."""
     modified_us: int = 0
-    """The modification time, or 0 if it is unknown. For remote files it is rounded to seconds, because some
-    servers report only seconds."""
+    """The modification time; 0 if it is unknown. For remote files it is rounded to whole seconds, because
+    some servers report only seconds.
+    """
     etag: str = ""
-    """The entity tag of an object store or web server; empty for a local file."""
+    """The etag from the object store or web server; empty for a local file."""
 
     def is_same(self, other: FileVersion) -> bool:
-        """Return whether two versions of a file on a web server are the same.
+        """Return True if two versions of a file are the same.
 
-        Compare etags if both have one.
+        The sizes must be equal, and also the etags if both versions have one, or else the modification times.
         """
         if self.size_bytes != other.size_bytes:
             return False
@@ -210,5 +216,5 @@ class FileVersion(NamedTuple):
 
 
 def strip_etag(given: str | None) -> str:
-    """Remove the quotes of an etag from a web server. Listings of some stores return etags without quotes."""
+    """Strip the quotes and the prefix `W/` from an etag. Some object stores list etags without quotes."""
     return (given or "").strip().removeprefix("W/").strip('"')
