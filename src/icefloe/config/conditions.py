@@ -127,7 +127,7 @@ class _ArrayCondition(_Condition):
         return self.or_conditions((self, other))
 
     def matches(self, path: str, num_refs: int = 0) -> bool:
-        """Return whether a preload or split condition holds for a manifest.
+        """Return True if a preload or split condition holds for a manifest.
 
         Parameters
         ----------
@@ -287,7 +287,7 @@ class ManifestSplitDimCondition(_Condition):
         """Matches every dimension."""
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Return whether a condition of the configuration applies to a dimension.
+        """Return True if a condition of the configuration applies to a dimension.
 
         Parameters
         ----------

@@ -78,7 +78,9 @@ class ArrayDelta:
         self.recent = {}
 
     def find(self, coords: tuple[int, ...]) -> tuple[bool, ChunkRef | None]:
-        """Return whether a chunk was changed in the change set, and its reference; None if it was deleted."""
+        """Return a flag and a reference: whether the chunk was changed, and its new reference, which is None
+        if it was deleted.
+        """
         if coords in self.recent:
             return True, self.recent[coords]
         for segment in reversed(self.segments):
@@ -170,7 +172,7 @@ class ArrayDelta:
         return coordinates.contains(coords, self.coords())
 
     def has_changes(self) -> bool:
-        """Return whether a chunk was changed in the change set."""
+        """Return True if a chunk was changed in the change set."""
         return bool(self.early) or len(self.coords()) > 0
 
     def count_at_most(self) -> int:
@@ -214,7 +216,7 @@ class ChangeSet:
     """True if nodes were moved back to their original paths. Such a session can still be committed."""
 
     def is_empty(self) -> bool:
-        """Return whether the change set contains no changes."""
+        """Return True if the change set contains no changes."""
         changed = self.created or self.updated or self.deleted or self.chunks or self.moved
         return not (changed or self.moved_back)
 

@@ -51,7 +51,7 @@ def encode_chunk(document: Mapping[str, Any], values: Values) -> bytes | None:
 
 
 def have_equal_values(one: Values, other: Values) -> bool:
-    """Return whether decoded chunks are equal. NaN equals NaN."""
+    """Return True if decoded chunks are equal. NaN equals NaN."""
     if one.shape != other.shape:
         return False
     if one.dtype.kind in "fcmM":
@@ -66,7 +66,7 @@ def get_chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def are_equivalent_documents(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
-    """Return whether two zarr.json differ only in how they spell an entry, such as an omitted default."""
+    """Return True if two zarr.json differ only in how they spell an entry, such as an omitted default."""
     if name == "chunk_grid":
         shape = get_chunk_shape(one)
         return shape is not None and shape == get_chunk_shape(other)

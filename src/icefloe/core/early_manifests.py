@@ -60,7 +60,7 @@ class EarlyManifest:
         return self.joined.ids if self.joined else frozenset()
 
     def has(self, coords: Sequence[int]) -> bool:
-        """Return whether the early manifest contains a chunk."""
+        """Return True if the early manifest contains a chunk."""
         if not all(number in extent for number, extent in zip(coords, self.extents, strict=True)):
             return False
         return self.sparse is None or coordinates.find(self.sparse, coords) is not None

@@ -34,7 +34,7 @@ class KeyListing:
         self._workspace = workspace
 
     def is_empty(self, path: str) -> bool:
-        """Return whether the listing of a folder has no keys."""
+        """Return True if the listing of a folder has no keys."""
         if self._has_nodes(path):
             return False
         inside = self.inside_array(path)

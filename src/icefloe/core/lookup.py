@@ -166,7 +166,7 @@ class _ReferenceIndex:
 
 
 def may_contain(ref: ManifestRef, coords: Sequence[int]) -> bool:
-    """Return whether a manifest may contain a chunk, because its extents do, and is worth a lookup."""
+    """Return True if the extents of a manifest contain a chunk, so that a lookup is worthwhile."""
     for number, extent in zip(coords, ref.extents, strict=False):  # noqa: SIM110 - hot path
         if number not in extent:
             return False

@@ -37,7 +37,7 @@ class Layout(Protocol):
         ...
 
     def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
-        """Return whether there is a repository with this file layout to open.
+        """Return True if there is a repository with this file layout to open.
 
         Raises FormatError if it exists in addition to a repository with a `newer` layout.
         """

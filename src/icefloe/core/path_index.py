@@ -47,12 +47,12 @@ class PathIndex:
         self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
 
     def fits(self, changes: ChangeSet) -> bool:
-        """Return whether the path index is valid: nothing was created, deleted or moved except through it."""
+        """Return True if the path index is valid: nothing was created, deleted or moved except through it."""
         counts = (len(changes.created), len(changes.deleted), len(changes.moved))
         return self._changes is changes and self._moved is changes.moved and self._counts == counts
 
     def has_below(self, path: str) -> bool:
-        """Return whether the path index has nodes below a path."""
+        """Return True if the path index has nodes below a path."""
         if self._added.get(path):
             return True
         first, end = find_bounds(self._base, path)

@@ -69,7 +69,7 @@ class Receipt:
         return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, since, changes)
 
     def has_chunk_objects(self) -> bool:
-        """Return whether a fork's receipt mentions chunks or manifests in the storage of the repository."""
+        """Return True if a fork's receipt mentions chunks or manifests in the storage of the repository."""
         deltas = self.changes.chunks.values()
         if any(delta.early for delta in deltas):
             return True
@@ -215,12 +215,12 @@ class _Merge:
             self.target.changes.delta(node).extend(delta)
 
     def _has_changed(self, current: NodeSnapshot) -> bool:
-        """Return whether the metadata of a node has changed since the fork was created."""
+        """Return True if the metadata of a node has changed since the fork was created."""
         seen = self._forked_state.node(current.path)
         return seen is None or seen.id != current.id or seen.user_data != current.user_data
 
     def _has_changed_chunks(self, current: NodeSnapshot) -> bool:
-        """Return whether an array has changed chunks that were unknown to the fork."""
+        """Return True if an array has changed chunks that were unknown to the fork."""
         delta = self.target.changes.chunks.get(current.id)
         seen = self._forked_state.node(current.path)
         if delta is None:

@@ -254,7 +254,7 @@ class Workspace:
             return own + list(paths[first:end])
 
     def has_nodes_below(self, group: str) -> bool:
-        """Return whether the workspace has nodes below a path. The path itself does not have to exist."""
+        """Return True if the workspace has nodes below a path. The path itself does not have to exist."""
         with self._lock:
             return self._path_index().has_below(group)
 
@@ -463,7 +463,7 @@ class Workspace:
         return self.assets.virtual.read(ref, start, stop, chunk)
 
     def is_inline(self, size_bytes: int) -> bool:
-        """Return whether the workspace stores a chunk of this size inline, in the manifest."""
+        """Return True if the workspace stores a chunk of this size inline, in the manifest."""
         return size_bytes <= self.assets.config.inline_chunk_threshold_bytes
 
     def write(self, path: str, coords: tuple[int, ...], data: bytes | bytearray | memoryview) -> None:
@@ -516,7 +516,7 @@ class Workspace:
                     self.changes.delta(node).delete_many(coords)
 
     def _is_current(self, node: NodeSnapshot) -> bool:
-        """Return whether a node still exists: another thread may have deleted it."""
+        """Return True if a node still exists: another thread may have deleted it."""
         current = self.node(node.path)
         return current is not None and current.id == node.id
 
@@ -592,7 +592,7 @@ class Workspace:
 
 
 def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
-    """Return whether coordinates are inside the chunk grid of an array in a workspace."""
+    """Return True if coordinates are inside the chunk grid of an array in a workspace."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
         return False

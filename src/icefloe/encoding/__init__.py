@@ -1,1 +1,3 @@
-"""Encodings that know nothing about Icechunk: FlatBuffers, FlexBuffers, MessagePack, columns of bytes."""
+"""General-purpose encodings, independent of Icechunk: FlatBuffers, FlexBuffers, MessagePack and byte
+columns.
+"""

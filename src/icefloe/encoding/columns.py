@@ -1,6 +1,7 @@
-"""Columns of values with varying length: byte strings (`Blobs`) and lists (`Ragged`).
+"""Columns of variable-length values: byte strings (`Blobs`) and lists (`Ragged`).
 
-Both store their content in one flat array: rows are selected, joined and compared without an object for each.
+Both store their content in one flat array, so that rows are selected, joined and compared without a Python
+object per row.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ processor.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blobs:
-    """A column of byte strings, as ranges of one buffer. Ranges may be shared, may overlap and may leave
-    gaps."""
+    """A column of byte strings, stored as ranges of one buffer. Ranges may be shared, may overlap and may
+    leave gaps.
+    """
 
     buffer: U8
     starts: I64
     lengths: I64
     place: str = ""
-    """The name of the file, for errors about damaged bytes."""
+    """The name of the file that the bytes come from, for error messages."""
 
     @staticmethod
     def from_list(items: Sequence[bytes]) -> Blobs:
-        """Create a column by concatenating byte strings."""
+        """Create a column from a list of byte strings."""
         lengths = np.fromiter(map(len, items), np.int64, len(items))
         return Blobs(np.frombuffer(b"".join(items), np.uint8), lengths.cumsum() - lengths, lengths)
 
     @staticmethod
     def from_texts(items: Sequence[str]) -> Blobs:
-        """Create a column of byte strings from texts encoded as UTF-8; raise InvalidInputError if one
-        cannot be encoded.
+        """Create a column of UTF-8 byte strings from texts; raise InvalidInputError if a text cannot be
+        encoded.
         """
         joined = "".join(items)
         if not joined.isascii():
@@ -98,15 +100,15 @@ class Blobs:
 
     @property
     def nbytes(self) -> int:
-        """The memory of a column of byte strings in bytes, including its whole buffer."""
+        """The memory that the column uses, in bytes, including its whole buffer."""
         return count_held_bytes(self.buffer) + count_held_bytes(self.starts) + count_held_bytes(self.lengths)
 
     def take(self, rows: Any) -> Blobs:
-        """Return some rows of a column of byte strings (a slice, a mask or indices) with the same buffer."""
+        """Select rows by a slice, a mask or indices. The result shares the buffer."""
         return Blobs(self.buffer, take(self.starts, rows), take(self.lengths, rows), self.place)
 
     def compact(self) -> Blobs:
-        """Copy a column of byte strings to a buffer that contains nothing else."""
+        """Copy the byte strings to a new buffer without unused bytes."""
         ends = self.lengths.cumsum()
         starts = ends - self.lengths
         total = int(ends[-1]) if len(ends) else 0
@@ -119,15 +121,15 @@ class Blobs:
         return Blobs(buffer, starts, self.lengths, self.place)
 
     def tolist(self) -> list[bytes]:
-        """Convert a column of byte strings to one `bytes` object per row."""
+        """Convert the column to a list of `bytes` objects."""
         packed = self.compact()
         data = packed.buffer.tobytes()
         ends = (packed.starts + packed.lengths).tolist()
         return [data[start:end] for start, end in zip(packed.starts.tolist(), ends, strict=True)]
 
     def texts(self, place: str = "text") -> list[str]:
-        """Decode a column of byte strings to UTF-8 texts; raise FormatError, with `place` and the row, if
-        one is invalid.
+        """Decode the column as UTF-8 texts; raise FormatError, with `place` and the row, if a text is
+        invalid.
         """
         found: list[str] = []
         for start in range(0, len(self), BLOCK):
@@ -140,7 +142,9 @@ class Blobs:
         return found
 
     def _decode_rows(self) -> list[str] | None:
-        """Split one large text into one `str` per row; None if a row contains a line feed or is not UTF-8."""
+        """Decode all rows as one large text and split it; return None if a row contains a line feed or is not
+        UTF-8.
+        """
         count = len(self)
         spaced = np.full(int(self.lengths.sum()) + count, _LINE_FEED, np.uint8)
         targets = self.lengths.cumsum() - self.lengths + np.arange(count)
@@ -157,7 +161,7 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """A column of byte strings that many rows share: the distinct strings, and a code per row."""
+    """A dictionary-encoded column of byte strings: the distinct strings, and a code per row."""
 
     codes: NDArray[Any]
     blobs: Blobs
@@ -166,12 +170,12 @@ class Shared:
         return len(self.codes)
 
     def take(self, rows: Any) -> Shared:
-        """Return some rows of a column of shared byte strings (a slice, a mask or indices)."""
+        """Select rows of the column by a slice, a mask or indices."""
         return Shared(take(self.codes, rows), self.blobs)
 
     @staticmethod
     def concat(parts: Sequence[Shared]) -> Shared:
-        """Concatenate columns of shared byte strings."""
+        """Concatenate dictionary-encoded columns of byte strings."""
         before = to_splits(np.array([len(part.blobs) for part in parts]))
         codes = [part.codes + shift for part, shift in zip(parts, before, strict=False)]
         return Shared(np.concatenate(codes), Blobs.concat([part.blobs for part in parts]))
@@ -179,7 +183,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """A column of lists: a flat column of items, and the positions at which lists start and end."""
+    """A column of lists: a flat column of items, and the boundaries of the lists in it."""
 
     items: Any
     """A numpy array, `Blobs` or another column with `take`; one row per item."""
@@ -191,18 +195,18 @@ class Ragged:
 
     @property
     def lengths(self) -> I64:
-        """The number of items of each list in a column of lists."""
+        """The length of each list."""
         lengths: I64 = self.splits[1:] - self.splits[:-1]
         return lengths
 
     def take(self, rows: Any) -> Ragged:
-        """Return some rows of a column of lists, in the given order."""
+        """Select lists by a slice, a mask or indices, in the given order."""
         starts = self.splits[:-1][rows]
         lengths = self.splits[1:][rows] - starts
         return Ragged(take(self.items, expand_ranges(starts, lengths)), to_splits(lengths))
 
     def rectangle(self, width: int | None = None) -> NDArray[Any] | None:
-        """Return a column of lists as one (lists, width) array; None if the lists differ in length."""
+        """Return the lists as one (lists, width) array; None if their lengths differ."""
         lengths = self.lengths
         if width is None:
             width = int(lengths[0]) if len(lengths) else 0
@@ -214,8 +218,9 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rectangles:
-    """A column of number vectors whose width rarely changes between rows: (rows, width) arrays one after the
-    other."""
+    """A column of number vectors whose width rarely changes between rows, stored as consecutive (rows, width)
+    arrays.
+    """
 
     parts: tuple[NDArray[Any], ...]
 
@@ -224,23 +229,23 @@ class Rectangles:
 
 
 class RowBlocks(Protocol):
-    """A column of number vectors of one width that are produced block by block."""
+    """A column of number vectors of equal width that are generated block by block."""
 
     @property
     def rank(self) -> int:
-        """The width of the number vectors in a column that is produced block by block."""
+        """The width of the vectors."""
         ...
 
     def __len__(self) -> int: ...
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield the rows of a column of number vectors in consecutive arrays."""
+        """Yield the vectors as consecutive (rows, width) arrays."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedLists:
-    """A column of lists of number vectors that are produced while they are written."""
+    """A column of lists of number vectors that are generated while they are written."""
 
     items: Sequence[RowBlocks]
     splits: I64
@@ -256,24 +261,24 @@ def make_constant(value: Any, count: int, dtype: Any, width: int | None = None) 
 
 
 def is_constant(column: NDArray[Any]) -> bool:
-    """Return whether a column has the same value in all rows because `make_constant` created it."""
+    """Return True if a column has the same value in all rows because `make_constant` created it."""
     return not any(column.strides) and len(column) > 1
 
 
 def count_held_bytes(column: NDArray[Any]) -> int:
-    """Return the memory that a column of any type holds, in bytes."""
+    """Return the memory that a column of any type uses, in bytes."""
     return column.itemsize if is_constant(column) else column.nbytes
 
 
 def count_rows(rows: Any, count: int) -> int:
-    """Return how many of the `count` rows of a column a slice, a mask or an array of indices selects."""
+    """Return how many of `count` rows a slice, a mask or an array of indices selects."""
     if isinstance(rows, slice):
         return len(range(*rows.indices(count)))
     return int(np.count_nonzero(rows)) if np.asarray(rows).dtype == np.bool_ else len(rows)
 
 
 def take(column: Any, rows: Any) -> Any:
-    """Return some rows of a column of numbers, byte strings or lists."""
+    """Select rows of a column of numbers, byte strings or lists."""
     if not isinstance(column, np.ndarray):
         return column.take(rows)
     if is_constant(column):
@@ -302,7 +307,9 @@ def concat(parts: Sequence[Any]) -> Any:
 def put_rows(
     column: NDArray[Any], rows: Sequence[int], over: Sequence[bool], new: NDArray[Any]
 ) -> NDArray[Any]:
-    """Insert a few rows into a column, each before an old row or in place of it. `rows` must be ascending."""
+    """Insert a few rows into a column, each before an existing row or in its place. `rows` must be
+    ascending.
+    """
     parts, start = [], 0
     for each, (row, replaces) in enumerate(zip(rows, over, strict=True)):
         parts += [column[start:row], new[each : each + 1]]
@@ -311,7 +318,7 @@ def put_rows(
 
 
 def to_splits(lengths: NDArray[Any]) -> I64:
-    """Return the boundaries of lists with the given lengths in a flat column of items."""
+    """Convert list lengths to boundaries in a flat column of items."""
     splits = np.empty(len(lengths) + 1, np.int64)
     splits[0] = 0
     lengths.cumsum(dtype=np.int64, out=splits[1:])
@@ -319,7 +326,7 @@ def to_splits(lengths: NDArray[Any]) -> I64:
 
 
 def expand_ranges(starts: I64, lengths: I64) -> I64:
-    """Expand many ranges to one column with all their indices."""
+    """Expand many ranges to one array of all their indices."""
     total = int(lengths.sum())
     borders = lengths.cumsum() - lengths
     indices: I64 = np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)
@@ -327,10 +334,10 @@ def expand_ranges(starts: I64, lengths: I64) -> I64:
 
 
 def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths: I64) -> None:
-    """Copy many byte ranges from one buffer of a column to another. The ranges must be inside both buffers.
+    """Copy many byte ranges from one buffer to another. The ranges must be inside both buffers.
 
-    Ranges of equal length are copied together as items of fixed size. Paths and URLs have few different
-    lengths, so a few large copies suffice.
+    Ranges of equal length are copied together as fixed-size items. Paths and URLs have few distinct lengths,
+    so a few large copies suffice.
     """
     if not len(lengths):
         return
@@ -357,15 +364,13 @@ def _copy_equal(source: U8, starts: I64, target: U8, target_starts: I64, length:
 
 
 def view_windows(buffer: U8, size: int) -> NDArray[np.void]:
-    """View every run of `size` bytes of a column's buffer as one item, to read and write numbers at any
-    byte offset.
-    """
+    """View a buffer as overlapping items of `size` bytes, to read and write numbers at any byte offset."""
     count = max(len(buffer) - size + 1, 0)
     return np.ndarray((count,), f"V{size}", buffer.data, 0, (1,))
 
 
 def encode_text(text: str) -> bytes:
-    """Encode one text for a column as UTF-8; raise InvalidInputError if it contains lone surrogates."""
+    """Encode one text as UTF-8; raise InvalidInputError if it contains lone surrogates."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -376,7 +381,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(data: bytes, place: str) -> str:
-    """Decode one UTF-8 text of a column; raise FormatError if the bytes are invalid."""
+    """Decode one UTF-8 text; raise FormatError if the bytes are invalid."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The envelope of metadata files: a header of 39 bytes, then the payload as one zstd frame."""
+"""The envelope of metadata files: a 39-byte header, followed by the payload as one zstd frame."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ DEFAULT_LEVEL = 3
 
 PLAUSIBLE_BYTES = 512 << 20
 PLAUSIBLE_RATIO = 1000
-"""The largest ratio of a payload over PLAUSIBLE_BYTES to its file. References compress up to 100 times; only
-identical inline chunks compress better, about 4,000 times.
+"""The maximum compression ratio for payloads larger than PLAUSIBLE_BYTES. References compress by a factor of
+up to 100. Only identical inline chunks compress better, by about 4,000.
 """
 
 _SLICE = 16 << 10
-"""The number of compressed bytes that are read at a time if a frame does not declare its size: at most 512
-MiB result.
+"""The number of compressed bytes to process at a time if a frame does not declare its size. They expand to at
+most 512 MiB.
 """
 _FEW_BLOCKS = 1000
 _SMALL_BLOCK = 1 << 10
 """A frame that declares its size may have _FEW_BLOCKS blocks, and one more for each _SMALL_BLOCK bytes."""
 _PART_BYTES = 4 << 20
 _PARALLEL_BYTES = 8 << 20
-"""Larger payloads are compressed by two threads."""
+"""Payloads larger than this are compressed by two threads."""
 
 
 _idle_compressors: dict[int, deque[zstandard.ZstdCompressor]] = {}
-"""The compressors that are not in use, by level."""
+"""Idle compressors, by compression level."""
 _idle_decompressors: deque[zstandard.ZstdDecompressor] = deque()
 
 
 class FileType(IntEnum):
-    """The type of a metadata file, as the header in its envelope declares it."""
+    """The type of a metadata file, as declared in its header."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -58,7 +58,7 @@ class FileType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header in the envelope of a metadata file: its first 39 bytes."""
+    """The header of a metadata file: its first 39 bytes."""
 
     implementation: str
     spec: int
@@ -66,10 +66,10 @@ class Header:
 
 
 def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
-    """Put a payload into the envelope of a metadata file. The zstd frame declares its size and has a
-    checksum.
+    """Compress a payload and prepend the header of a metadata file. The zstd frame declares its size and has
+    a checksum.
 
-    Levels above the highest are reduced to it, as in official writers.
+    Compression levels above the maximum are clipped, as in official writers.
     """
     view = memoryview(payload) if isinstance(payload, bytes) else payload.data
     return _pack_header(header) + _compress(view, min(level, zstandard.MAX_COMPRESSION_LEVEL))
@@ -78,7 +78,7 @@ def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAUL
 def seal_parts(
     size: int, parts: Iterable[bytes | memoryview], header: Header, level: int = DEFAULT_LEVEL
 ) -> bytes:
-    """Put a payload of known size into an envelope part by part. Only one part is in memory at a time."""
+    """Wrap a payload of known size in an envelope, part by part. Only one part is in memory at a time."""
     level = min(level, zstandard.MAX_COMPRESSION_LEVEL)
     frame = zstandard.ZstdCompressor(level=level, write_checksum=True, threads=2).compressobj(size=size)
     file = BytesIO()
@@ -95,8 +95,9 @@ def _pack_header(header: Header) -> bytes:
 
 
 def _compress(payload: memoryview, level: int) -> bytes:
-    """Compress a payload to one frame. Compressors are reused, because creating one takes longer than
-    compressing a small file."""
+    """Compress a payload into one zstd frame. Compressors are reused, because creating one takes longer than
+    compressing a small file.
+    """
     if len(payload) >= _PARALLEL_BYTES:
         return zstandard.ZstdCompressor(level=level, write_checksum=True, threads=2).compress(payload)
     idle = _idle_compressors.setdefault(level, deque())
@@ -110,7 +111,7 @@ def _compress(payload: memoryview, level: int) -> bytes:
 
 
 def open_header(data: bytes | memoryview, place: str) -> Header:
-    """Decode the header in the envelope of a metadata file; raise FormatError if it is invalid."""
+    """Decode the header of a metadata file; raise FormatError if it is invalid."""
     if len(data) < HEADER.size:
         _refuse(f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}")
     magic, name, spec, type_byte, compression = HEADER.unpack_from(data)
@@ -119,22 +120,22 @@ def open_header(data: bytes | memoryview, place: str) -> Header:
     if type_byte not in FileType.__members__.values():
         _refuse(f"{place}: unknown file type {type_byte}")
     if compression != ZSTD:
-        # The specification lists 0 for no compression; no release ever read or wrote it.
+        # The specification lists 0 for no compression, but no release ever read or wrote it.
         _refuse(f"{place}: unknown compression {compression}, expected zstd (1)")
     implementation = name.decode("utf-8", "replace").rstrip(" \0")
     return Header(implementation, spec, FileType(type_byte))
 
 
 def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | bytearray:
-    """Decompress the payload in the envelope of a metadata file whose header was checked."""
+    """Decompress the payload of a metadata file whose header was already checked."""
     return open_frames(memoryview(data)[HEADER.size :], place)
 
 
 def stream_payload(data: bytes | memoryview, place: str) -> tuple[int, Iterator[bytes]] | None:
-    """Return the size of the payload in the envelope of a metadata file, and its parts, which are
-    decompressed one by one; None if the file does not declare the size.
+    """Return the size of a metadata file's payload, and an iterator that decompresses it part by part; None
+    if the file does not declare the size.
 
-    Damage is detected while the parts are read.
+    Damage is detected only while the parts are read.
     """
     frames = memoryview(data)[HEADER.size :]
     try:
@@ -164,15 +165,13 @@ def _decompress_parts(frame: memoryview, size: int, place: str) -> Iterator[byte
 
 
 def open_frames(frames: memoryview, place: str) -> NDArray[np.uint8] | bytearray:
-    """Decompress the zstd frames in the envelope of a file; raise FormatError if they are damaged or
-    implausibly large.
-    """
+    """Decompress the zstd frames of a file; raise FormatError if they are damaged or implausibly large."""
     limit = min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES)
     return inflate(frames, limit, place)
 
 
 def inflate(frames: memoryview, limit: int, place: str) -> NDArray[np.uint8] | bytearray:
-    """Decompress the zstd frames in the envelope of a file, up to a number of bytes."""
+    """Decompress zstd frames, up to a maximum number of bytes."""
     try:
         size = zstandard.frame_content_size(frames)
         if size < 0 or size >= zstandard.CONTENTSIZE_ERROR:
@@ -189,7 +188,7 @@ def inflate(frames: memoryview, limit: int, place: str) -> NDArray[np.uint8] | b
 
 
 def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.uint8]:
-    """Decompress a frame of known size. numpy allocates the memory with huge pages, which saves page
+    """Decompress a frame of known size into memory from numpy, which uses huge pages and saves page
     faults.
     """
     end = _find_frame_end(frame, size)
@@ -208,9 +207,7 @@ def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.ui
 
 
 def _find_frame_end(frame: memoryview, size: int) -> int:
-    """Return the end of a frame by the lengths of its blocks (RFC 8878, 3.1.1.2), to detect truncated
-    frames.
-    """
+    """Find the end of a frame from its block headers (RFC 8878, 3.1.1.2), to detect truncated frames."""
     at = zstandard.frame_header_size(frame)
     for _ in range(_FEW_BLOCKS + size // _SMALL_BLOCK):
         head = int.from_bytes(frame[at : at + 3], "little")
@@ -222,9 +219,7 @@ def _find_frame_end(frame: memoryview, size: int) -> int:
 
 
 def _decompress_stream(frames: memoryview, limit: int, place: str) -> bytearray:
-    """Decompress frames that do not declare their size, as releases before 2.3 wrote them; there may be
-    several.
-    """
+    """Decompress one or more frames that do not declare their size, as written by releases before 2.3."""
     payload = bytearray()
     frame: Any = zstandard.ZstdDecompressor().decompressobj()
     for start in range(0, len(frames), _SLICE):

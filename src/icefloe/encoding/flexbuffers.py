@@ -1,11 +1,12 @@
-"""FlexBuffers: JSON-like values as self-describing bytes, used for metadata and configuration of version 2.
+"""FlexBuffers: JSON-like values as self-describing bytes, used for metadata and configuration in version 2.
 
-A value is in a slot of its parent, either directly (null, bool, int, uint, float) or as a backward offset to
-its location. The type byte, which the parent stores, distinguishes the two, and contains the width of the
-parts (1, 2, 4 or 8 bytes). The slot, type byte and slot width of the outermost value end the encoding.
+A value is stored in a slot of its parent, either directly (null, bool, int, uint, float) or as a backward
+offset to its location. The type byte, which the parent stores, distinguishes the two cases and contains the
+width of the value's parts (1, 2, 4 or 8 bytes). The encoding ends with the slot, type byte and slot width of
+the outermost value.
 
-The writer makes the same choices as the official one (Rust's serde), so that equal values have equal bytes.
-The reader accepts any valid layout, including those of other writers.
+The writer makes the same choices as the official one (Rust's serde), so that equal values are encoded to
+equal bytes. The reader accepts any valid layout.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 
 NULL, INT, UINT, FLOAT, KEY, STRING, INDIRECT_INT, INDIRECT_UINT, INDIRECT_FLOAT, MAP, VECTOR = range(11)
 VECTOR_INT, VECTOR_UINT, VECTOR_FLOAT, VECTOR_KEY, VECTOR_STRING = range(11, 16)
-VECTOR_INT2, VECTOR_FLOAT4 = 16, 24  # the ends of int, uint, float x 2; the same x 3; x 4
+VECTOR_INT2, VECTOR_FLOAT4 = 16, 24  # the last typed vectors of int, uint, float x 2; the same x 3; x 4
 BLOB, BOOL, VECTOR_BOOL = 25, 26, 36
 
 _INLINE: Final = frozenset({NULL, INT, UINT, FLOAT, BOOL})
@@ -34,12 +35,12 @@ _TYPED_VECTORS: Final = {
     BOOL: VECTOR_BOOL,
 }
 _ELEMENTS: Final = {vector: element for element, vector in _TYPED_VECTORS.items()} | {
-    VECTOR_STRING: KEY,  # deprecated: the widths of the lengths are lost, so readers use the final zero
+    VECTOR_STRING: KEY,  # deprecated: lengths have no stored width, so readers use the final zero
 }
 _FLOATS: Final = {4: struct.Struct("<f"), 8: struct.Struct("<d")}
 
 _BUDGET_PER_BYTE: Final = 4
-"""The number of values and bytes of text per byte of input. More than one only if parts are shared."""
+"""The maximum number of values and text bytes per byte of input. A ratio above one requires shared parts."""
 
 
 def dumps(value: object) -> bytes:
@@ -50,8 +51,8 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
-    """Decode a FlexBuffers value. Blobs become lists of integers, NaN and infinities None, as `dumps` would
-    write them.
+    """Decode a FlexBuffers value. Blobs become lists of integers, and NaN and infinities become None, as in
+    `dumps`.
 
     Raises FormatError with the byte offset if the input is damaged, nested deeper than MAX_DEPTH, has
     duplicate keys, or expands far beyond its size, which requires shared or circular parts.
@@ -69,8 +70,8 @@ class _Stored(NamedTuple):
     """The number of bytes of the number, or the width of the parts at the address."""
 
     def width_in(self, start: int, index: int) -> int:
-        """Return the number of bytes needed in slot `index` of a vector that will start, once aligned, at
-        `start`.
+        """Return the slot width in bytes that this value needs at position `index` of a vector that starts at
+        `start`, once aligned.
         """
         if self.kind in _INLINE:
             return self.width
@@ -135,8 +136,8 @@ class _Writer:
         return self.vector(values, self.vector(keys))
 
     def vector(self, values: list[_Stored], keys: _Stored | None = None) -> _Stored:
-        """Write a list, or a map if `keys` is given. A list is typed if possible; a short typed list has no
-        length.
+        """Write a list, or a map if `keys` is given. Lists are typed if possible. A short typed list has no
+        length field.
         """
         kind = _choose_vector_kind(values) if keys is None else MAP
         prefix = [] if _is_fixed(kind) else [_Stored(UINT, len(values), _int_width(len(values)))]
@@ -318,7 +319,7 @@ class _Reader:
             self.fail("text is not UTF-8", start)
 
     def follow(self, slot: int, width: int) -> int:
-        """Return the address of an offset."""
+        """Return the address that an offset points to."""
         offset = self.uint(slot, width)
         if offset > slot:
             self.fail(f"offset {offset} points before the start", slot)

@@ -1,8 +1,8 @@
-"""JSON-like values that the metadata encodings support, and the conversion of Python values to them.
+"""The JSON-like values that the metadata encodings support, and conversion of Python values to them.
 
-Both FlexBuffers and MessagePack are used for user metadata. The rules are those of the official package, so
-that the same Python value has the same bytes, except that huge integers are refused instead of converted to
-floats.
+Both FlexBuffers and MessagePack are used for user metadata. The conversion rules match the official package,
+so that a Python value is encoded to the same bytes, except that huge integers are rejected instead of being
+converted to floats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from icefloe.errors import ErrorKind, InvalidInputError
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 MAX_DEPTH: Final = 128
-"""The maximal nesting of lists and maps. The official package has no limit and ends in a stack overflow."""
+"""The maximum nesting of lists and maps. The official package has no limit, and crashes with a stack
+overflow.
+"""
 
 MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**64 - 1
@@ -28,13 +30,13 @@ _Place: TypeAlias = "tuple[()] | tuple[_Place, str | int]"
 
 
 def canonicalize(value: object) -> JsonValue:
-    """Convert a Python value to canonical JSON-like form: None, bool, int, float, str, list and dict (sorted
+    """Convert a Python value to canonical JSON-like form: None, bool, int, float, str, list or dict (sorted
     by key).
 
-    NaN and infinities become None. Sequences become lists, so bytes become lists of integers; numpy scalars
-    and arrays become their content. Other types raise TypeError. An integer beyond 64 bits, a text that
-    cannot be encoded as UTF-8 or a too deep nesting raises InvalidInputError. Both mention the position in
-    the value.
+    NaN and infinities become None. Sequences become lists, so bytes become lists of integers. Numpy scalars
+    and arrays become numbers and lists. Other types raise TypeError. Integers beyond 64 bits, text that
+    cannot be encoded as UTF-8 and excessive nesting raise InvalidInputError. Both errors mention the position
+    in the value.
     """
     return _canonicalize(value, (), 0)
 
@@ -80,7 +82,7 @@ def _check_integer(value: int, place: _Place) -> int:
 
 
 def _check_text(value: str, place: _Place) -> str:
-    text = str.__str__(value)  # also the plain text of an enum member
+    text = str.__str__(value)  # also turns a str enum member into plain text
     if not text.isascii():
         try:
             text.encode("utf-8")

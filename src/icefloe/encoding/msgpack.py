@@ -1,5 +1,5 @@
-"""MessagePack: metadata of version 1, and whole files of earlier formats. A thin layer over the msgpack
-library.
+"""MessagePack, used for metadata in version 1 and for whole files in earlier formats. A thin layer over the
+msgpack library.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from icefloe.errors import ErrorKind, FormatError
 def dumps(value: object) -> bytes:
     """Encode a JSON-like value as MessagePack; see `json_values.canonicalize` for accepted values and errors.
 
-    Integers are as short as possible, floats have 64 bits and maps are sorted, as in official files.
+    Integers are encoded as short as possible, floats with 64 bits and maps sorted by key, as in official
+    files.
     """
     return cast(bytes, msgpack.packb(canonicalize(value)))
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
-    """Decode exactly one MessagePack value to canonical form: binary strings become lists of integers, NaN
-    becomes None.
+    """Decode exactly one MessagePack value to canonical form. Binary strings become lists of integers, and
+    NaN becomes None.
 
-    Raises FormatError if the input is damaged, has excess bytes, or contains something that JSON does not
-    allow: extension types, keys other than strings, duplicate keys.
+    Raises FormatError if the input is damaged, has trailing bytes, or contains something that JSON does not
+    allow: extension types, non-string keys or duplicate keys.
     """
     try:
         return canonicalize(_unpack(data))
@@ -34,8 +35,8 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
 
 
 def loads_structures(data: bytes | bytearray | memoryview) -> Any:
-    """Decode exactly one MessagePack value unchanged: arrays as tuples, binary strings as bytes, keys of any
-    type.
+    """Decode exactly one MessagePack value without conversion: arrays as tuples, binary strings as bytes,
+    keys of any type.
 
     Raises FormatError like `loads`, except for keys. Time and memory are limited by the size of the input.
     """
@@ -52,25 +53,27 @@ def _unpack(data: bytes | bytearray | memoryview, **options: bool) -> Any:
     except FormatError:
         raise
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        # For some kinds of damage the error of the library has no message.
+        # For some kinds of damage, the library's error has no message.
         raise _make_damage_error(str(error) or type(error).__name__) from None
 
 
 def pack(value: object) -> bytes:
-    """Encode numbers, texts, binary strings, and lists and maps of them as MessagePack, for `unpack`."""
+    """Encode numbers, texts, binary strings, lists and maps as MessagePack. Decode the result with
+    `unpack`.
+    """
     return cast(bytes, msgpack.packb(value))
 
 
 def unpack(data: bytes | bytearray | memoryview) -> object:
-    """Decode exactly one MessagePack value of `pack`; raise FormatError if it is damaged."""
+    """Decode exactly one MessagePack value that `pack` encoded; raise FormatError if it is damaged."""
     return cast(object, _unpack(data))
 
 
 def _check_complete(data: bytes) -> None:
     """Check that a MessagePack value is complete by walking over it, without creating it.
 
-    The library allocates memory for the number of items that a list declares. After this check, all
-    declarations are true.
+    The library allocates memory for the declared number of items of a list. After this check, all declared
+    numbers are correct.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
     unpacker.feed(data)

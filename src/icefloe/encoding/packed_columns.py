@@ -1,10 +1,12 @@
-"""Serialize columns for transfer between processes: a small head and all columns, in one zstd frame.
+"""Serialize columns for transfer between processes, as one zstd frame with a small header and all columns.
 
-This is not a file format: both ends must run the same release, which a version at the start ensures. The
-bytes are checked as carefully as those of a file, and nothing in them is ever executed, unlike in a pickle.
+This is not a file format. Both ends must run the same release, which a version number at the start ensures.
+The bytes are checked as carefully as those of a file and, unlike in a pickle, nothing in them is ever
+executed.
 
-A column of numbers uses as few bytes per row as its largest number needs; a constant is written once; mostly
-ascending numbers are written as steps, and mostly equal steps as runs. zstd compresses the rest.
+A column of numbers uses as few bytes per row as its largest number needs, and a constant is written once.
+Mostly ascending numbers are written as steps, and mostly equal steps as runs. Then zstd compresses
+everything.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _RUNS: Final = 3
 _HEAD: Final = struct.Struct("<I")
 _SIZES: Final = (1, 2, 4, 8)
 _LEVEL: Final = 1
-"""The zstd level. A higher level takes several times as much CPU time to save a tenth of the bytes."""
+"""The zstd level. Higher levels take several times as much CPU time to save a tenth of the bytes."""
 _LONG_RUN: Final = 8
 """The average length of runs above which equal steps are written as runs."""
 _BLOCK: Final = 1 << 15
@@ -37,15 +39,16 @@ _MAX_RUN_ROWS: Final = 1 << 28
 
 
 class ColumnPacker:
-    """A serializer of columns for another process. Each call returns a description of the column for the
-    head."""
+    """A serializer of columns for another process. Each method returns a description of the column for the
+    header.
+    """
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
         self._size = 0
 
     def numbers(self, column: NDArray[Any], *, ascending: bool = False) -> list[int]:
-        """Pack a column of unsigned numbers for transfer to another process."""
+        """Pack a column of unsigned integers for transfer to another process."""
         count = len(column)
         if not count or is_constant(column) or (column[0] == column[-1] and (column == column[0]).all()):
             value = np.asarray(column[:1], np.uint64)
@@ -63,13 +66,13 @@ class ColumnPacker:
             lengths[0] += 1
             self._put(lengths)
             return [_RUNS, size, count, at, len(ends)]
-        steps = narrow[1:] - narrow[:-1]  # modulo the size, undone by a sum of that size
+        steps = narrow[1:] - narrow[:-1]  # modulo the item size, undone by a cumulative sum of that size
         step_size = _measure_item_size(steps)
         self._put(steps.astype(f"<u{step_size}"))
         return [_STEPS, size, count, at, step_size]
 
     def raw(self, data: NDArray[np.uint8]) -> list[int]:
-        """Pack raw bytes for transfer to another process, in addition to packed columns."""
+        """Pack raw bytes for transfer to another process, next to the packed columns."""
         return [data.size, self._put(np.ascontiguousarray(data))]
 
     def blobs(self, blobs: Blobs) -> list[list[int]]:
@@ -84,20 +87,22 @@ class ColumnPacker:
         return at
 
     def pack(self, magic: bytes, head: object) -> bytes:
-        """Return all packed columns as bytes, after a head with their descriptions."""
+        """Return all packed columns as bytes, preceded by a header with their descriptions."""
         described = msgpack.pack(head)
         payload = b"".join((_HEAD.pack(len(described)), described, *self._parts))
         return magic + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(payload)
 
 
 def _measure_item_size(column: NDArray[Any]) -> int:
-    """Return the number of bytes of the largest number."""
+    """Return the number of bytes that the largest number needs."""
     largest = int(column.max())
     return next(size for size in _SIZES if largest < 1 << 8 * size)
 
 
 def _find_ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Return the last step of each run of equal steps; None if there are too many runs or rows."""
+    """Return the index of the last step of each run of equal steps; None if there are too many runs or
+    rows.
+    """
     count = len(column) - 1
     found, left = [], count // _LONG_RUN
     if count >= _MAX_RUN_ROWS:
@@ -114,7 +119,7 @@ def _find_ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 class ColumnUnpacker:
-    """A reader of packed columns from another process, given the head. Errors name `place`."""
+    """A reader of packed columns from another process. Error messages mention `place`."""
 
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place
@@ -130,11 +135,11 @@ class ColumnUnpacker:
         self._columns: U8 = payload[_HEAD.size + size :]
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise FormatError with the name of the damaged packed columns."""
+        """Raise FormatError for damaged packed columns, with the name of their origin."""
         raise FormatError(f"{self.place}: {problem}", kind=ErrorKind.DESERIALIZATION)
 
     def numbers(self, note: object, dtype: Any, count: int) -> NDArray[Any]:
-        """Unpack a column of numbers that was packed for transfer to this process, with `count` rows."""
+        """Unpack a column of `count` numbers."""
         way, size, rows, at, last = self.integers(note, 5)
         if rows != count:
             self.fail(f"has a column of {rows} rows, expected {count}")
@@ -165,12 +170,12 @@ class ColumnUnpacker:
         return steps.repeat(counts)
 
     def raw(self, note: object) -> U8:
-        """Unpack raw bytes that were packed in addition to columns."""
+        """Unpack raw bytes that were packed next to the columns."""
         size, at = self.integers(note, 2)
         return self._get_bytes(at, size)
 
     def blobs(self, note: object, most: int) -> Blobs:
-        """Unpack a column of at most `most` byte strings that was packed for transfer to this process."""
+        """Unpack a column of at most `most` byte strings."""
         lengths_note, data_note = self.items(note, 2)
         count = self.integers(lengths_note, 5)[2]
         if count > most:
@@ -185,14 +190,17 @@ class ColumnUnpacker:
         return Blobs(data, ends - lengths, lengths, self.place)
 
     def items(self, value: object, count: int | None = None) -> list[Any]:
-        """Return a list from the head of packed columns; raise FormatError unless it is a list of `count`
-        items."""
+        """Check that a value from the header of packed columns is a list of `count` items; raise FormatError
+        otherwise.
+        """
         if not isinstance(value, list) or (count is not None and len(value) != count):
             self.fail(f"contains {value!r:.60}, expected a list")
         return value
 
     def integers(self, value: object, count: int | None = None) -> list[int]:
-        """Return a list of non-negative integers from the head of packed columns."""
+        """Check that a value from the header of packed columns is a list of non-negative integers, and return
+        it.
+        """
         numbers = self.items(value, count)
         if not all(type(number) is int and number >= 0 for number in numbers):
             self.fail(f"contains {numbers!r:.60}, expected numbers")
@@ -205,7 +213,7 @@ class ColumnUnpacker:
 
 
 def _rebuild_numbers(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Rebuild a column from its first number and the steps between its numbers."""
+    """Restore a column from its first number and the steps between consecutive numbers."""
     column = np.empty(len(steps) + 1, first.dtype)
     column[0] = first[0]
     with np.errstate(over="ignore"):

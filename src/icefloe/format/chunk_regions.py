@@ -1,4 +1,6 @@
-"""Chunks of one array as regions of its grid, for changes that are too many to list."""
+"""Sets of chunks as regions of an array's chunk grid, for changes with too many chunks to list
+individually.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,27 @@ from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 
 BLOCK_CHUNKS: Final = 1 << 17
-"""The largest number of coordinates that are listed at a time."""
+"""The maximum number of coordinates in one block."""
 MAX_LISTED: Final = 1 << 20
-"""The largest number of chunks of one array that are listed all at once."""
+"""The maximum number of chunks of one array that are returned as a plain list."""
 
 Region: TypeAlias = tuple[range, ...] | Coords
-"""A window of the chunk grid that is filled completely, or sorted coordinates."""
+"""A window of the chunk grid in which every chunk is selected, or an array of sorted coordinates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkRegions:
-    """Chunks of one array, given by regions that may overlap."""
+    """A set of chunks of one array, stored as regions that may overlap."""
 
     rank: int
-    """The number of coordinates per chunk."""
+    """The number of dimensions of the chunk grid."""
     regions: tuple[Region, ...]
 
     @staticmethod
     def of_sorted(coords: Coords) -> ChunkRegions:
-        """Create chunk regions from sorted coordinates, which are copied unless they fill a window."""
+        """Create chunk regions from sorted coordinates. They are copied unless they fill a window of the
+        grid.
+        """
         if not len(coords):
             return ChunkRegions(coords.shape[1], ())
         window = coordinates.find_bounding_box(coords)
@@ -43,21 +47,22 @@ class ChunkRegions:
         return _count_chunks(self.regions)
 
     def blocks(self) -> Iterator[Coords]:
-        """Yield the sorted coordinates of all chunks in the regions, each once, in blocks of at most
+        """Yield the sorted, unique coordinates of all chunks in the regions, in blocks of at most
         `BLOCK_CHUNKS` rows.
         """
         for regions in _split_in_order(self.regions):
             yield _list_chunks(regions)
 
     def coords(self) -> Coords:
-        """List the sorted coordinates of all chunks in the regions."""
+        """Return the sorted coordinates of all chunks in the regions."""
         return np.concatenate([np.zeros((0, self.rank), np.uint32), *self.blocks()])
 
 
 class ListedChunks(Sequence[list[int]]):
-    """The coordinates of very many chunks of one array, as a sequence of lists that are created on demand.
+    """A lazy sequence of the chunk coordinates of one array, for very many chunks.
 
-    A list of a million chunks takes 160 MB. This sequence keeps regions, and creates lists block by block.
+    A list of a million chunks takes 160 MB. This sequence stores regions and creates the coordinates block by
+    block.
     """
 
     __slots__ = ("_count", "_regions")
@@ -109,8 +114,9 @@ class ListedChunks(Sequence[list[int]]):
 
 
 def list_chunks(chunks: Coords | ChunkRegions) -> Sequence[list[int]]:
-    """Return the coordinates of the chunks in regions as a list, or as `ListedChunks` if they are very
-    many."""
+    """Return the coordinates of all chunks in some regions: as a list, or as `ListedChunks` if there are very
+    many.
+    """
     if len(chunks) > MAX_LISTED:
         return ListedChunks(chunks if isinstance(chunks, ChunkRegions) else ChunkRegions.of_sorted(chunks))
     listed: list[list[int]] = (chunks.coords() if isinstance(chunks, ChunkRegions) else chunks).tolist()
@@ -118,8 +124,7 @@ def list_chunks(chunks: Coords | ChunkRegions) -> Sequence[list[int]]:
 
 
 def _split_in_order(regions: Sequence[Region]) -> Iterator[Sequence[Region]]:
-    """Split regions into groups of few chunks. All chunks of a group come before the chunks of the next
-    group."""
+    """Split regions into small groups. All chunks of a group sort before the chunks of the next group."""
     if len(regions) == 1 and not isinstance(only := regions[0], tuple):
         yield from ([only[start : start + BLOCK_CHUNKS]] for start in range(0, len(only), BLOCK_CHUNKS))
         return
@@ -132,7 +137,9 @@ def _split_in_order(regions: Sequence[Region]) -> Iterator[Sequence[Region]]:
 
 
 def _count_chunks(regions: Sequence[Region]) -> int:
-    """Count the chunks in regions that may overlap. Only regions that may overlap are listed."""
+    """Count the distinct chunks in regions that may overlap. Coordinates are listed only for overlapping
+    regions.
+    """
     if len(regions) < 2:
         return sum(map(_count_one, regions))
     axis = _find_first_axis(regions)
@@ -142,7 +149,7 @@ def _count_chunks(regions: Sequence[Region]) -> int:
 
 
 def _split_at_middle(regions: Sequence[Region], axis: int) -> tuple[Sequence[Region], Sequence[Region]]:
-    """Split regions at the middle of an axis. They have one common index on each axis before it."""
+    """Split regions at the middle of an axis. On every earlier axis they share a single index."""
     starts, stops = zip(*(_find_span(region, axis) for region in regions), strict=True)
     first, last = min(starts), max(stops)
     middle = (first + last) // 2
@@ -154,7 +161,9 @@ def _split_at_middle(regions: Sequence[Region], axis: int) -> tuple[Sequence[Reg
 
 
 def _find_first_axis(regions: Sequence[Region]) -> int | None:
-    """Return the first axis on which regions have more than one index; None if they are one chunk."""
+    """Return the first axis along which the regions span more than one index; None if they contain a single
+    chunk.
+    """
     for axis in range(_get_rank(regions[0])):
         spans = [_find_span(region, axis) for region in regions]
         if max(stop for _, stop in spans) - min(start for start, _ in spans) > 1:
@@ -178,7 +187,7 @@ def _find_span(region: Region, axis: int) -> tuple[int, int]:
 
 
 def _clip(region: Region, axis: int, start: int, stop: int) -> Region:
-    """Return the part of a region between two indices of the first axis on which it varies."""
+    """Return the part of a region between two indices along the first axis that it spans."""
     if isinstance(region, tuple):
         extent = range(max(region[axis].start, start), min(region[axis].stop, stop))
         return (*region[:axis], extent, *region[axis + 1 :])
@@ -187,6 +196,6 @@ def _clip(region: Region, axis: int, start: int, stop: int) -> Region:
 
 
 def _list_chunks(regions: Sequence[Region]) -> Coords:
-    """List the sorted coordinates of the chunks in regions, each once."""
+    """Return the sorted, unique coordinates of the chunks in some regions."""
     lists = [coordinates.list_window(each) if isinstance(each, tuple) else each for each in regions]
     return coordinates.keep_last_of_equal(np.concatenate(lists))[0] if len(lists) > 1 else lists[0]

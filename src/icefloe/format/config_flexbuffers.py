@@ -1,7 +1,7 @@
-"""The configuration of a repository as FlexBuffers in the repo info file; `config_yaml` serves V1.
+"""The repository configuration as FlexBuffers, stored in the repo info file. For V1, see `config_yaml`.
 
-Both contain the same plain dict. A variant is its name, or a dict with its name as the only key; YAML writes
-the latter as a tag: `{"s3": {...}}` is `!s3 {...}`.
+Both formats store the same plain dict. A variant is represented by its name, or by a dict with its name as
+the only key. YAML writes such a dict as a tag: `{"s3": {...}}` becomes `!s3 {...}`.
 """
 
 from __future__ import annotations

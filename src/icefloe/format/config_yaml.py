@@ -1,4 +1,4 @@
-"""The configuration of V1 repositories as YAML; see `config_flexbuffers` for its content."""
+"""The configuration of V1 repositories as YAML. See `config_flexbuffers` for its content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHOICES: Final = frozenset(
         "DimensionName",
     ]
 )
-"""Names of variants that have a value."""
+"""The names of variants that carry a value."""
 
 _MAX_DEPTH: Final = 64
 _LINE_BREAKS: Final = ("\x85", "\u2028", "\u2029")
@@ -60,7 +60,7 @@ def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
 
 
 class _Tagged:
-    """A variant with its value, to be written as a YAML tag."""
+    """A variant and its value, written as a tagged YAML node."""
 
     def __init__(self, choice: str, value: Any) -> None:
         self.choice = choice
@@ -75,7 +75,7 @@ def _tag_variants(value: Any) -> Any:
     if len(value) == 1 and next(iter(value)) in CHOICES:
         ((choice, inner),) = value.items()
         return _Tagged(choice, _tag_variants(inner))
-    # Names that users choose may equal those of variants.
+    # User-chosen names may match variant names.
     return {
         key: {name: _tag_variants(entry) for name, entry in inner.items()}
         if key == CONTAINERS and isinstance(inner, dict)
@@ -85,7 +85,7 @@ def _tag_variants(value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that writes variants as tags."""
+    """A YAML dumper that writes variants as tags."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -117,7 +117,7 @@ _Dumper.add_representer(_Tagged, _represent)
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that reads tags as variants, and rejects aliases, which can expand exponentially.
+    """A YAML loader that reads tags as variants and rejects aliases, which can expand exponentially.
 
     Official writers do not quote values that YAML 1.2 treats as text, such as `on`, `1:30` or a date, so only
     the types of its core schema are recognized in unquoted text.
@@ -148,7 +148,7 @@ def _construct(loader: yaml.SafeLoader, choice: str, node: yaml.Node) -> Any:
 
 
 def _resolve_type(resolver: Any, text: str) -> str:
-    """Return the type that YAML recognizes in unquoted text."""
+    """Return the YAML type that an unquoted scalar resolves to."""
     tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))
     return tag
 

@@ -1,4 +1,4 @@
-"""Chunk coordinates as (n, dimensions) columns of uint32: order, sorting and searching."""
+"""Sorting and searching of chunk coordinates, stored as (n, dimensions) uint32 arrays."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Coords = NDArray[np.uint32]
 Rows = NDArray[np.int64]
 
 _MARKED_PER_ROW: Final = 32
-"""Grids with at most this many cells per chunk are searched by marking cells, sparser ones by binary
-search.
+"""Grids with at most this many cells per chunk are searched through a mask of all cells, sparser grids by
+binary search.
 """
 
 
 def is_strictly_sorted(coords: Coords) -> bool:
-    """Return whether chunk coordinates are strictly ascending, which implies that they are unique."""
+    """Return True if chunk coordinates are strictly ascending, and therefore unique."""
     return not find_unsorted_rows(coords).any()
 
 
 def find_unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
-    """Return a mask of the chunk coordinates that are not greater than those in the row before."""
+    """Return a mask of the rows whose chunk coordinates are not greater than those of the previous row."""
     fails = np.ones(max(len(coords) - 1, 0), np.bool_)
     columns: list[NDArray[Any]] = list(coords.T)
     if len(columns) > 1:  # combine two columns into one number: half the comparisons
@@ -39,7 +39,7 @@ def find_unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
 
 
 def sort_order(coords: Coords) -> Rows | None:
-    """Return a stable sort order of chunk coordinates; None if they are sorted already."""
+    """Return the indices that sort chunk coordinates stably; None if they are already sorted."""
     if is_strictly_sorted(coords):
         return None
     keys = sort_keys(coords, find_limits(coords))
@@ -49,7 +49,7 @@ def sort_order(coords: Coords) -> Rows | None:
 
 
 def keep_last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
-    """Return sorted unique chunk coordinates and their rows. If coordinates are equal, the last row wins."""
+    """Return sorted unique chunk coordinates and their row numbers. The last of several equal rows wins."""
     if len(coords) < 2:
         return coords, None
     order = sort_order(coords)
@@ -62,14 +62,16 @@ def keep_last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
 
 
 def find_limits(*columns: Coords) -> list[int]:
-    """Return the exclusive upper limit of chunk coordinates in each dimension, over several columns."""
-    # Column by column: the maximum along the long axis takes numpy thirty times as long.
+    """Return the exclusive upper bound of chunk coordinates in each dimension, over several coordinate
+    arrays.
+    """
+    # Column by column, because numpy's maximum along the long axis takes thirty times as long.
     tops = [[int(numbers.max()) for numbers in column.T] for column in columns if len(column)]
     return [max(top) + 1 for top in zip(*tops, strict=True)]
 
 
 def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None:
-    """Return one number per row that sorts like chunk coordinates; None if the grid exceeds 64 bits."""
+    """Return one integer sort key per row of chunk coordinates; None if the keys would exceed 64 bits."""
     cells = 1
     for size in sizes:
         cells *= size
@@ -83,7 +85,7 @@ def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None
 
 
 def find(coords: Coords, wanted: Sequence[int]) -> int | None:
-    """Find the row of some chunk coordinates in a sorted column; None if they are not in it."""
+    """Return the row of one chunk's coordinates in a sorted array; None if they are absent."""
     target = tuple(wanted)
     if len(target) != coords.shape[1]:
         return None
@@ -92,7 +94,7 @@ def find(coords: Coords, wanted: Sequence[int]) -> int | None:
 
 
 def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
-    """Return a mask of the chunk coordinates that are in `wanted`. Both columns are sorted."""
+    """Return a mask of the chunk coordinates that are in `wanted`. Both arrays must be sorted."""
     if not len(wanted) or not len(coords):
         return np.zeros(len(coords), np.bool_)
     if np.array_equal(coords, wanted):  # usual in conflicts: two writers of the same region
@@ -123,7 +125,7 @@ def are_inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
 
 
 def list_window(extents: Sequence[range]) -> Coords:
-    """List all coordinates in a window of the chunk grid, in order."""
+    """Return all coordinates in a window of the chunk grid, in order."""
     shape = tuple(map(len, extents))
     coords = np.empty((*shape, len(shape)), np.uint32)
     for axis, extent in enumerate(extents):
@@ -133,8 +135,8 @@ def list_window(extents: Sequence[range]) -> Coords:
 
 
 def find_bounding_box(coords: Coords) -> tuple[range, ...]:
-    """Find the bounding box of chunk coordinates: the smallest window that contains all; empty ranges if
-    there are none.
+    """Return the bounding box of chunk coordinates, as one range per dimension; empty ranges if there are
+    none.
     """
     if not len(coords):
         return tuple(range(0) for _ in range(coords.shape[1]))

@@ -1,4 +1,4 @@
-"""Overlap checks for windows of chunk grids."""
+"""Overlap checks for manifest extents, which are windows of a chunk grid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def find_overlapping(manifests: Ragged) -> int | None:
 
 
 def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
-    """Return whether any two manifest extents overlap: sweep along the dimension that separates them best."""
+    """Return True if any two manifest extents overlap, using a sweep along the dimension that separates them
+    best.
+    """
     filled = (stops > starts).all(axis=1)
     starts, stops = starts[filled], stops[filled]
     if len(starts) < 2:
@@ -34,7 +36,7 @@ def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     order = starts[:, axis].argsort(kind="stable")
     starts, stops = starts[order], stops[order]
     after = np.arange(1, len(starts) + 1)
-    last = starts[:, axis].searchsorted(stops[:, axis])  # boxes from there on start after this one
+    last = starts[:, axis].searchsorted(stops[:, axis])  # all later boxes start after this one
     reach = np.maximum(last - after, 0)
     step = max(BLOCK * 4 // max(int(reach.max()), 1), 1)
     for block in range(0, len(starts), step):

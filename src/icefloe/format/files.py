@@ -1,4 +1,4 @@
-"""Metadata files, as the engine reads and writes them: envelope and content together."""
+"""Reading and writing of whole metadata files, including their envelope."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from icefloe.format.updates import Updates
 Value = TypeVar("Value", Snapshot, SnapshotInfo, PackedManifest, TransactionLog)
 
 LARGE_LOG_BYTES: Final = 4 << 20
-"""The size from which transaction logs are decoded one at a time, and copied in parts. A log of 14 million
-chunks has 60 MB, and takes 400 MB while it is decoded.
+"""Transaction logs of at least this size are decoded one at a time and copied in parts. A log of 14 million
+chunks has 60 MB and needs 400 MB of memory while it is decoded.
 """
 
 REPO_PATH: Final = "repo"
@@ -71,27 +71,27 @@ _OWN_PATH: Final = re.compile(
 
 
 def is_own_path(path: str) -> bool:
-    """Return whether a path could belong to a file of a repository, written by icefloe or the official
-    library.
-    """
+    """Return True if a path could be that of a repository file written by icefloe or the official library."""
     return _OWN_PATH.fullmatch(path) is not None
 
 
 def is_write_once(data: bytes, place: str) -> bool:
-    """Return whether a metadata file is never rewritten, judged from its header: expiration rewrites
-    snapshots that contain the id of their parent."""
+    """Return True if a metadata file is never rewritten, judging from its header. Expiration rewrites
+    snapshots that contain the id of their parent.
+    """
     header = open_header(data, place)
     return header.file_type is FileType.MANIFEST or not get_spec(header.spec, place).parent_in_snapshot
 
 
 def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
-    """Decode the whole repo info file of a V2 repository, envelope and content, or a backup of it."""
+    """Decode the repo info file of a V2 repository, or a backup of it, including the envelope."""
     return decode_repo_info(_open_repo_info(data, place))
 
 
 def read_ops_log(data: bytes, place: str = REPO_PATH) -> tuple[Updates, str | None]:
-    """Decode only the ops log from a whole repo info file, newest first, and the backup in which it
-    continues."""
+    """Decode only the ops log of a repo info file, newest entry first, and the path of the backup in which it
+    continues.
+    """
     return decode_ops_log(_open_repo_info(data, place))
 
 
@@ -103,27 +103,29 @@ def _open_repo_info(data: bytes, place: str) -> Payload:
 
 
 def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode the whole repo info file of a V2 repository, envelope and content."""
+    """Encode the repo info file of a V2 repository, including the envelope."""
     return seal_payload(encode_repo_info(info, spec, REPO_PATH), FileType.REPO_INFO, spec, level)
 
 
 def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
-    """Decode a whole snapshot file, envelope and content, and check its id."""
+    """Decode a snapshot file, including the envelope, and check its id."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _check_id(decode_snapshot(payload, spec), id, payload)
 
 
 def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
-    """Decode only the entry of a snapshot from its whole file, without nodes and manifests."""
+    """Decode only the metadata of a snapshot (id, parent, time, message) from its file, without nodes and
+    manifests.
+    """
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _check_id(decode_snapshot_info(payload, spec), id, payload)
 
 
 def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
-    """Split a whole snapshot file into its content without the parent id, and the parent id.
+    """Split a snapshot file into its content without the parent id, and the parent id.
 
-    Returns None if the format does not store parents in snapshots. Where it does, an expiration rewrites the
-    file with another parent, and the content is the same for any writer.
+    Returns None if the format does not store parents in snapshots. Where it does, expiration rewrites the
+    file with another parent, and every writer produces the same remaining content.
     """
     place = f"{SNAPSHOTS}/{id}"
     spec, payload = _open(data, FileType.SNAPSHOT, place)
@@ -134,13 +136,13 @@ def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotI
 
 
 def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode a whole snapshot file, envelope and content."""
+    """Encode a snapshot file, including the envelope."""
     payload = encode_snapshot(snapshot, spec, f"{SNAPSHOTS}/{snapshot.id}")
     return seal_payload(payload, FileType.SNAPSHOT, spec, level)
 
 
 def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
-    """Decode a whole manifest file, envelope and content, and check its id."""
+    """Decode a manifest file, including the envelope, and check its id."""
     _, payload = _open(data, FileType.MANIFEST, f"{MANIFESTS}/{id}")
     return _check_id(PackedManifest(payload), id, payload)
 
@@ -151,14 +153,16 @@ def write_manifest(
     level: int = DEFAULT_LEVEL,
     compression: LocationCompression | None = None,
 ) -> bytes:
-    """Encode a whole manifest file, envelope and content."""
+    """Encode a manifest file, including the envelope."""
     return seal_manifest(pack_manifest(manifest, spec, compression), spec, level)
 
 
 def pack_manifest(
     manifest: Manifest, spec: Spec, compression: LocationCompression | None = None
 ) -> PackedManifest:
-    """Encode the content of a manifest file without its envelope, to be cached and written later."""
+    """Encode the payload of a manifest file without the envelope, so that it can be cached and written
+    later.
+    """
     place = f"{MANIFESTS}/{manifest.id}"
     return PackedManifest(Payload(encode_manifest(manifest, spec, place, compression), place))
 
@@ -166,37 +170,38 @@ def pack_manifest(
 def pack_numbered_refs(
     id: ManifestId, nodes: Sequence[NodeId], parts: Sequence[ArrayManifest]
 ) -> PackedManifest:
-    """Encode a manifest of several arrays without envelope; see `encode_numbered_refs`."""
+    """Encode a manifest of several arrays without the envelope. See `encode_numbered_refs`."""
     place = f"{MANIFESTS}/{id}"
     return PackedManifest(Payload(encode_numbered_refs(id, nodes, parts, place), place))
 
 
 def pack_blocks(id: ManifestId, node: NodeId, refs: RefBlocks) -> PackedManifest:
-    """Encode the content of a manifest file without its envelope, from encoded reference tables of
-    one array."""
+    """Encode the payload of a manifest file, without the envelope, from one array's encoded reference
+    tables.
+    """
     place = f"{MANIFESTS}/{id}"
     return PackedManifest(Payload(refs.payload(id, node, place), place), refs)
 
 
 def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Return a whole manifest file: the envelope around encoded content."""
+    """Wrap an encoded manifest in its envelope, and return the complete file."""
     return seal_payload(manifest.payload, FileType.MANIFEST, spec, level)
 
 
 def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
-    """Decode the whole transaction log file of a snapshot, envelope and content."""
+    """Decode the transaction log file of a snapshot, including the envelope."""
     _, payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
     return _check_id(decode_transaction_log(payload), id, payload)
 
 
 def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode a whole transaction log file, envelope and content."""
+    """Encode a transaction log file, including the envelope."""
     payload = encode_transaction_log(log, spec, f"{TRANSACTIONS}/{log.id}")
     return seal_payload(payload, FileType.TRANSACTION_LOG, spec, level)
 
 
 class SealedLog:
-    """A transaction log file as a whole, envelope and content, that can be reused without decoding its
+    """A complete transaction log file that can be reused for another snapshot without decoding its
     changes.
     """
 
@@ -206,14 +211,14 @@ class SealedLog:
 
     @property
     def has_moves(self) -> bool:
-        """True if the transaction log in a whole file, with its envelope, contains moves of nodes."""
+        """True if the transaction log contains moved nodes."""
         return has_moves(self._open())
 
     def _open(self) -> Payload:
         return Payload(open_payload(self._data, self._place), self._place)
 
     def with_id(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
-        """Return a whole transaction log file with the same changes for another snapshot."""
+        """Return a complete transaction log file with the same changes for another snapshot id."""
         if len(self._data) >= LARGE_LOG_BYTES and (parts := self._rename_parts(id)) is not None:
             return seal_payload(parts, FileType.TRANSACTION_LOG, self._spec, level)
         payload = self._open()
@@ -221,8 +226,9 @@ class SealedLog:
         return seal_payload(payload.data, FileType.TRANSACTION_LOG, self._spec, level)
 
     def _rename_parts(self, id: SnapshotId) -> PayloadParts | None:
-        """Return the payload for another snapshot in parts; None if the id is not in the first part, where
-        all known writers place it."""
+        """Return the payload for another snapshot id in parts; None if the id is not in the first part, where
+        all known writers put it.
+        """
         found = stream_payload(self._data, self._place)
         if found is None:
             return None
@@ -262,7 +268,7 @@ def _check_id(value: Value, id: ObjectId, payload: Payload) -> Value:
 
 
 def seal_payload(payload: bytes | U8 | PayloadParts, file_type: FileType, spec: Spec, level: int) -> bytes:
-    """Put the encoded content of a file into the envelope of its file type."""
+    """Wrap an encoded payload in the envelope of its file type."""
     header = Header(IMPLEMENTATION, spec.number, file_type)
     if isinstance(payload, PayloadParts):
         return seal_parts(payload.size, payload.parts, header, level)

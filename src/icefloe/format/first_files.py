@@ -1,4 +1,6 @@
-"""The files of a new V2 repository. Only their time varies, so they are encoded once and then patched."""
+"""The files of a new V2 repository. They differ only in their time, so they are encoded once and then
+patched.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,18 @@ INITIAL_SNAPSHOT: Final = Snapshot(
     manifest_files=ManifestFiles.of([]),
     nodes=Nodes.of([]),
 )
-"""The first snapshot of every repository, without its time."""
+"""The initial snapshot of every repository, without its time."""
 
 _MARK_US: Final = 0x3AC5_96E1_7B2D_840F
-"""A placeholder for the time in encoded files; nothing else in them has this value."""
+"""A placeholder for the time in the encoded files. No other field has this value."""
 _MARK: Final = _MARK_US.to_bytes(8, "little")
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFiles:
-    """The first files of a new V2 repository: initial snapshot, log and repo info, as values and encoded."""
+    """The files of a new V2 repository: initial snapshot, transaction log and repo info, both decoded and
+    encoded.
+    """
 
     snapshot: Snapshot
     snapshot_file: bytes
@@ -50,7 +54,7 @@ class FirstFiles:
 
 
 def make_first_files(now_us: int, config: bytes | None, level: int) -> FirstFiles:
-    """Create the first files of a new V2 repository, with the current time and an encoded configuration."""
+    """Create the files of a new V2 repository from the current time and an encoded configuration."""
     snapshot = replace(INITIAL_SNAPSHOT, flushed_at_us=now_us)
     info = _make_first_info(now_us, config)
     log, log_file = _encode_first_log(level)

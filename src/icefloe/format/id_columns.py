@@ -1,4 +1,4 @@
-"""Object ids as columns of bytes: order, search and membership."""
+"""Sorting and searching of object ids, stored as columns of bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ Id = TypeVar("Id", bound=ObjectId)
 
 _HEAD: Final = 8
 _MANY: Final = 64
-"""The number of ids, and their ratio to known ids, above which an index pays off."""
+"""The number of ids to look up, and its ratio to the number of known ids, above which building an index pays
+off.
+"""
 
 
 def view_id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
-    """View a column of object ids as items that numpy orders byte by byte.
+    """View a column of object ids as fixed-size items that numpy compares byte by byte.
 
-    Use them only for comparisons: a single item would lose its trailing zero bytes.
+    Use the items only for comparisons: extracting a single item would strip its trailing zero bytes.
     """
     width = ids.shape[1]
     return np.ascontiguousarray(ids).reshape(-1).view(f"S{width}")
@@ -38,7 +40,7 @@ def to_ids(keys: NDArray[np.bytes_], kind: type[Id]) -> list[Id]:
 
 
 def are_ids_ascending(ids: NDArray[np.uint8]) -> bool:
-    """Return whether a column of object ids is sorted and unique."""
+    """Return True if a column of object ids is sorted and unique."""
     if len(ids) < 2:
         return True
     keys = view_id_keys(ids)
@@ -46,19 +48,19 @@ def are_ids_ascending(ids: NDArray[np.uint8]) -> bool:
 
 
 def find_id_row(ids: NDArray[np.uint8], wanted: ObjectId) -> int:
-    """Return the first row of a sorted column of object ids that is not less than an id."""
+    """Return the first row of a sorted column of object ids whose id is not less than the given one."""
     # A few steps in Python are faster than viewing the column as keys.
     return bisect_left(range(len(ids)), bytes(wanted), key=lambda row: ids[row].tobytes())
 
 
 def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
-    """Return the row of an id in a sorted column of object ids; None if it is not there."""
+    """Return the row of an id in a sorted column of object ids; None if it is absent."""
     row = find_id_row(ids, wanted)
     return row if row < len(ids) and ids[row].tobytes() == wanted.__bytes__() else None
 
 
 def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return a mask of the object ids that are in a sorted column of ids."""
+    """Return a mask of the object ids that occur in a sorted column of ids."""
     if len(ids) > max(_MANY, len(known) // _MANY):
         return IdIndex(known).has(ids)
     if not len(known):
@@ -72,7 +74,8 @@ def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bo
 class IdIndex:
     """An index of a sorted column of object ids, for many lookups.
 
-    The first eight bytes are stored as numbers, which numpy finds six times as fast as strings.
+    The first eight bytes of each id are stored as a number, because numpy searches numbers six times as fast
+    as strings.
     """
 
     def __init__(self, ids: NDArray[np.uint8]) -> None:
@@ -80,7 +83,7 @@ class IdIndex:
 
     @staticmethod
     def of_columns(heads: NDArray[np.uint64], tails: NDArray[np.uint8]) -> IdIndex:
-        """Create an index of object ids from its own two columns, without copying them."""
+        """Create an index of object ids from its two columns, without copying them."""
         index = object.__new__(IdIndex)
         index.heads, index.tails = heads, tails
         return index
@@ -94,7 +97,7 @@ class IdIndex:
         return np.concatenate([heads, self.tails], axis=1)
 
     def has(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return a mask of the object ids that are in an indexed column of ids."""
+        """Return a mask of the object ids that occur in the indexed column."""
         found = np.zeros(len(ids), np.bool_)
         if not len(self.heads):
             return found
@@ -114,7 +117,7 @@ def _get_heads(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def sort_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:
-    """Sort a column of object ids, and drop duplicates."""
+    """Sort a column of object ids and drop duplicates."""
     if len(ids) < 2:
         return ids
     return to_id_bytes(sort_distinct(view_id_keys(ids)))

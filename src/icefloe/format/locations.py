@@ -14,7 +14,9 @@ from icefloe.encoding.columns import BLOCK, I64, Blobs, view_windows
 from icefloe.errors import ErrorKind, FormatError
 
 MAX_LOCATION_BYTES: Final = 1024
-"""The size up to which official readers decompress a location. Longer ones are stored uncompressed."""
+"""The maximum size that official readers accept for a decompressed location. Longer locations are stored
+uncompressed.
+"""
 _SHORTEST_SAMPLE: Final = 8
 _MIN_LEVEL: Final = -(1 << 17)
 _DEFAULT_LEVEL: Final = 3
@@ -24,7 +26,7 @@ _DEFAULT_LEVEL: Final = 3
 class LocationCompression:
     """The settings for compressing virtual chunk locations in manifest files.
 
-    The defaults are the official ones.
+    The defaults match the official library.
     """
 
     min_num_chunks: int = 1000
@@ -50,7 +52,9 @@ class LocationCompression:
         return Dictionary(trained.as_bytes(), self._get_level())
 
     def _get_level(self) -> int:
-        """Return the level for zstd: 0 is its default, and levels out of range are clipped."""
+        """Return the zstd compression level. 0 selects the zstd default, and levels out of range are
+        clipped.
+        """
         return max(_MIN_LEVEL, min(self.compression_level, zstandard.MAX_COMPRESSION_LEVEL)) or _DEFAULT_LEVEL
 
 
@@ -62,14 +66,14 @@ class Dictionary:
     level: int = 3
 
     def compress(self, locations: Blobs) -> Blobs:
-        """Compress each virtual chunk location to a zstd frame of its own."""
+        """Compress each virtual chunk location into its own zstd frame."""
         dictionary = zstandard.ZstdCompressionDict(self.data)
         dictionary.precompute_compress(level=self.level)
         compressor = zstandard.ZstdCompressor(level=self.level, dict_data=dictionary)
         return Blobs.from_list([compressor.compress(location) for location in locations.tolist()])
 
     def decompress(self, frames: Blobs, place: str) -> Blobs:
-        """Decompress one zstd frame per virtual chunk location."""
+        """Decompress virtual chunk locations, each stored as one zstd frame."""
         frames = frames.compact()
         try:
             sizes = read_frame_sizes(frames)
@@ -82,7 +86,7 @@ class Dictionary:
             raise FormatError(f"{place}: damaged compressed location: {error}", kind=_KIND) from None
 
     def _decompress_stream(self, frames: Blobs, sizes: I64, place: str) -> Blobs:
-        """Decompress all frames as one stream: one call instead of a million."""
+        """Decompress all frames as one stream, with one call instead of a million."""
         ends = sizes.cumsum()
         total = int(ends[-1]) if len(ends) else 0
         with self._decompressor().stream_reader(frames.buffer.data, read_across_frames=True) as reader:
@@ -111,8 +115,8 @@ def _decompress_one(decompressor: zstandard.ZstdDecompressor, frame: bytes, plac
 
 
 def read_frame_sizes(frames: Blobs) -> I64 | None:
-    """Read the sizes that the zstd frames of compressed virtual chunk locations declare; None if one does
-    not.
+    """Read the decompressed sizes from the zstd frame headers of virtual chunk locations; None if a frame
+    lacks its size.
 
     Reads the frame headers (RFC 8878, 3.1.1.1) of all rows at once. Only one- and two-byte sizes are
     supported.
@@ -135,7 +139,7 @@ def read_frame_sizes(frames: Blobs) -> I64 | None:
 
 
 def encode_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """Deduplicate neighbouring virtual chunk locations: return a code per row and the strings for the codes.
+    """Deduplicate neighbouring virtual chunk locations. Return a code per row, and the distinct strings.
 
     Chunks of the same file are usually neighbours, so it suffices to find runs; nothing is sorted or hashed.
     """
@@ -158,14 +162,14 @@ def encode_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
 
 
 def _has_repeated_neighbours(blobs: Blobs) -> bool:
-    """Return whether neighbouring rows are often equal, in a sample."""
+    """Return True if many neighbouring rows are equal, judging from a sample."""
     sample = np.unique(np.linspace(0, len(blobs) - 2, 256).astype(np.int64))
     pairs = zip(blobs.take(sample).tolist(), blobs.take(sample + 1).tolist(), strict=True)
     return sum(one == other for one, other in pairs) * 4 > len(sample)
 
 
 def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
-    """Return a mask of the rows, from the second on, that equal the previous row."""
+    """Return a mask, starting with the second row, of the rows that equal the previous row."""
     same = np.zeros(len(blobs) - 1, np.bool_)
     for start in range(0, len(same), BLOCK):
         part = blobs.take(slice(start, start + BLOCK + 1))
@@ -174,7 +178,7 @@ def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
 
 
 def _equal_to_next(blobs: Blobs) -> I64:
-    """Return the rows that equal the next row, comparing eight bytes of all rows at a time."""
+    """Return a mask of the rows that equal the next row, comparing eight bytes of every row at a time."""
     starts, lengths = blobs.starts, blobs.lengths
     alike = np.flatnonzero(lengths[1:] == lengths[:-1])
     length = lengths[alike]
@@ -189,7 +193,7 @@ def _equal_to_next(blobs: Blobs) -> I64:
 
 
 def drop_unused(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """Remove virtual chunk locations that no row uses, and deduplicate the rest if they are few."""
+    """Remove unused virtual chunk locations, and deduplicate the remaining ones if there are few."""
     used = np.zeros(len(blobs), np.bool_)
     used[codes] = True
     if not used.all():

@@ -21,24 +21,23 @@ VIRTUAL: Final = 2
 INLINE: Final = 3
 
 NO_ETAG: Final = 0xFFFFFFFF
-"""The etag code of a row without an etag."""
+"""The value in `etag_codes` for a reference without an etag."""
 
 _SAMPLE: Final = 4096
 _REPEATS: Final = 0.99
-"""The share of distinct locations in a sample above which they are not deduplicated."""
+"""If more than this share of the locations in a sample is distinct, locations are not deduplicated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ETag:
-    """A checksum of a virtual reference in a manifest: the etag that the external object must have."""
+    """The checksum of a virtual reference as an etag, which the external object must still have."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class LastModified:
-    """A checksum of a virtual reference in a manifest: the time after which the file must not have
-    changed."""
+    """The checksum of a virtual reference as a time, after which the external file must not have changed."""
 
     seconds: int
     """The time in seconds since 1970-01-01 UTC."""
@@ -55,13 +54,13 @@ class InlineRef:
 
     @property
     def length(self) -> int:
-        """The number of bytes of a chunk that is stored inline in a manifest."""
+        """The length of the inline chunk in bytes."""
         return len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class NativeRef:
-    """A native chunk reference in a manifest: a byte range of a chunk object of the repository."""
+    """A native chunk reference in a manifest: a byte range of a chunk object in the repository."""
 
     chunk_id: ChunkId
     offset: int
@@ -83,9 +82,9 @@ ChunkRef: TypeAlias = InlineRef | NativeRef | VirtualRef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayManifest:
-    """The part of a manifest for one array: chunk references as columns, sorted by unique coordinates.
+    """The chunk references of one array in a manifest, as columns. Coordinates are unique and sorted.
 
-    A column is meaningful only in rows of the kinds that its description names.
+    A column is meaningful only for the kinds of references that its description names.
     """
 
     coords: Coords
@@ -99,23 +98,23 @@ class ArrayManifest:
     lengths: NDArray[np.uint64]
     """The lengths of native and virtual chunks, in bytes."""
     location_codes: NDArray[np.uint32]
-    """The row in `locations` of each virtual chunk."""
+    """For each virtual chunk, the row of its location in `locations`."""
     locations: Blobs
-    """The distinct locations in UTF-8, which the references into one file share."""
+    """The distinct virtual locations in UTF-8. References into the same file share one entry."""
     inline: Blobs
-    """The bytes of inline chunks, one row per reference."""
+    """The bytes of inline chunks, one row per reference; empty for other kinds."""
     etag_codes: NDArray[np.uint32]
-    """The row in `etags` of each virtual chunk, or NO_ETAG."""
+    """For each virtual chunk, the row of its etag in `etags`, or NO_ETAG."""
     etags: Blobs
     last_modified: NDArray[np.uint32]
-    """The times of the last modification of virtual chunks, in seconds since 1970; 0 if not recorded."""
+    """The last-modified times of virtual chunks, in seconds since 1970-01-01 UTC; 0 if not recorded."""
     extras: Blobs
-    """Opaque bytes of a later version, one row per reference."""
+    """Opaque bytes from later format versions, one row per reference."""
 
     @staticmethod
     def of(coords: ArrayLike, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """Create the manifest columns of one array from references in any order. If coordinates are equal,
-        the last reference wins.
+        """Create the manifest columns of one array from unsorted references. The last reference with the same
+        coordinates wins.
         """
         manifest = ArrayManifest.of_sorted(
             to_unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns
@@ -125,8 +124,9 @@ class ArrayManifest:
 
     @staticmethod
     def of_sorted(coords: Coords, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """Create the manifest columns of one array from references in ascending order of unique
-        coordinates."""
+        """Create the manifest columns of one array from references that are sorted by coordinates and
+        unique.
+        """
         count = len(coords)
         codes = np.asarray(kind, np.uint8)
         defaults = {
@@ -148,7 +148,9 @@ class ArrayManifest:
     def native(
         coords: ArrayLike, chunk_ids: NDArray[np.uint8], lengths: ArrayLike, offsets: Any = None
     ) -> ArrayManifest:
-        """Create manifest columns with references to chunk objects; without offsets, to whole objects."""
+        """Create manifest columns of native references. Without offsets, each reference covers its whole
+        chunk object.
+        """
         columns = {"chunk_ids": chunk_ids, "lengths": to_unsigned(lengths, np.uint64, "lengths")}
         if offsets is not None:
             columns["offsets"] = to_unsigned(offsets, np.uint64, "offsets")
@@ -164,7 +166,9 @@ class ArrayManifest:
         etags: Sequence[str] | None = None,
         last_modified: ArrayLike | None = None,
     ) -> ArrayManifest:
-        """Create manifest columns with virtual references, which have at most one kind of checksum."""
+        """Create manifest columns of virtual references, with at most one kind of checksum: etags or
+        modification times.
+        """
         codes, blobs = factorize(locations)
         columns: dict[str, Any] = {
             "location_codes": codes,
@@ -229,7 +233,7 @@ class ArrayManifest:
     __hash__ = None  # type: ignore[assignment]
 
     def _normalize(self) -> tuple[Any, ...]:
-        """Return the content of the references, independent of codes and unused rows."""
+        """Return the references in a form that can be compared, independent of codes and of unused rows."""
         native, virtual, inline = (self.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
         tagged = virtual & (self.etag_codes != NO_ETAG)
         return (
@@ -252,14 +256,14 @@ class ArrayManifest:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the manifest columns of an array."""
+        """The memory that the manifest columns use, in bytes."""
         columns = [getattr(self, column.name) for column in fields(self)]
         return sum(
             column.nbytes if isinstance(column, Blobs) else count_held_bytes(column) for column in columns
         )
 
     def ref(self, row: int) -> ChunkRef:
-        """Return one chunk reference of the manifest columns as a value."""
+        """Return the chunk reference in one row as an `InlineRef`, `NativeRef` or `VirtualRef`."""
         kind = int(self.kind[row])
         if kind == INLINE:
             return InlineRef(self.inline[row])
@@ -277,34 +281,30 @@ class ArrayManifest:
         return LastModified(seconds) if seconds else None
 
     def find(self, coords: Sequence[int]) -> ChunkRef | None:
-        """Find the chunk reference at some coordinates in the manifest columns of an array; None if there is
-        none."""
+        """Return the reference of the chunk at the given coordinates; None if there is none."""
         row = coordinates.find(self.coords, coords)
         return None if row is None else self.ref(row)
 
     def take(self, rows: Any) -> ArrayManifest:
-        """Return some rows of the manifest columns of an array (a slice, a mask or indices) in ascending
-        order."""
+        """Select rows of the manifest columns by a slice, a mask or ascending indices."""
         columns = {name: take(getattr(self, name), rows) for name in PER_ROW}
         return ArrayManifest(**columns, locations=self.locations, etags=self.etags)
 
     def within(self, extents: Sequence[range]) -> ArrayManifest:
-        """Return the manifest columns of an array restricted to a window of the chunk grid."""
+        """Return the references inside a window of the chunk grid, as new manifest columns."""
         return self.take(coordinates.are_inside(self.coords, extents))
 
     def without(self, coords: Coords) -> ArrayManifest:
-        """Return the manifest columns of an array without the references at some coordinates."""
+        """Return the manifest columns without the references at the given coordinates."""
         gone = coordinates.contains(self.coords, coordinates.keep_last_of_equal(coords)[0])
         return self.take(~gone) if gone.any() else self
 
     def merge(self, newer: ArrayManifest) -> ArrayManifest:
-        """Merge the references of an array with newer references, which win at equal coordinates."""
+        """Merge in newer references of the same array. At equal coordinates, the newer reference wins."""
         return ArrayManifest.concat([self, newer])
 
     def equal_rows(self, other: ArrayManifest) -> NDArray[np.bool_]:
-        """Return a mask of the rows of a manifest that have the same reference in another manifest of the
-        array.
-        """
+        """Return a mask of the references that are identical in another manifest of the same array."""
         same = self.kind == other.kind
         native, virtual, inline = (
             np.flatnonzero(same & (self.kind == kind)) for kind in (NATIVE, VIRTUAL, INLINE)
@@ -330,17 +330,18 @@ class ArrayManifest:
         return [texts[code] for code in codes.tolist()]
 
     def split(self, windows: Sequence[Sequence[range]]) -> list[ArrayManifest]:
-        """Split the manifest columns of an array by windows of the chunk grid."""
+        """Split the manifest columns of an array into one part per window of the chunk grid."""
         return [self.within(extents) for extents in windows]
 
     def extents(self) -> tuple[range, ...]:
-        """Return the manifest extents: the smallest window of the chunk grid that contains all references."""
+        """Return the extents: the smallest window of the chunk grid that contains all references."""
         return coordinates.find_bounding_box(self.coords)
 
     @staticmethod
     def concat(parts: Sequence[ArrayManifest]) -> ArrayManifest:
-        """Concatenate and sort the manifest columns of an array. At equal coordinates, the later
-        part wins."""
+        """Concatenate and sort several manifest columns of one array. At equal coordinates, the later part
+        wins.
+        """
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
@@ -356,10 +357,10 @@ PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("
 
 
 def _join_texts(parts: Sequence[ArrayManifest], codes: str, texts: str) -> tuple[Any, Blobs]:
-    """Join the texts of several parts, and return the codes for the joined texts.
+    """Concatenate the text columns of several parts, and return them with the adjusted codes.
 
-    Parts that were taken from the same references share their texts. If each part contributed a copy, the
-    texts would multiply whenever references are split and joined again.
+    Parts that were split from the same manifest share one text column, which is kept only once. Otherwise
+    each split and join would multiply the texts.
     """
     shifted = []
     starts: dict[int, int] = {}
@@ -386,7 +387,7 @@ class Manifest:
     arrays: Mapping[NodeId, ArrayManifest]
     extra: bytes | None = None
     array_extras: Mapping[NodeId, bytes] | None = None
-    """`ArrayManifest.extra`, for arrays that have it."""
+    """Opaque bytes from later format versions, for arrays that have some."""
 
 
 def to_unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
@@ -408,9 +409,10 @@ def to_unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
 
 
 def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
-    """Return codes and distinct texts for a manifest column. Texts that rarely repeat are not deduplicated.
+    """Deduplicate texts for a manifest column. Return a code per text, and the distinct texts.
 
-    Looking up a million different URLs costs more than writing them; a sample decides.
+    Texts are kept as they are if a sample shows that they rarely repeat, because looking up a million
+    distinct URLs takes longer than writing them.
     """
     if len(texts) > _SAMPLE and _is_mostly_distinct(texts):
         return np.arange(len(texts), dtype=np.uint32), Blobs.from_texts(texts)
@@ -421,7 +423,7 @@ def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
 def _is_mostly_distinct(texts: Sequence[str]) -> bool:
     scattered = [
         i * 2654435761 % (len(texts) - 1) for i in range(_SAMPLE)
-    ]  # scattered, so that the sample does not follow the pattern of the files
+    ]  # scattered, so that the sample does not follow a regular pattern of files
     distinct = len({texts[i] for i in scattered})
     neighbours = sum(texts[i] == texts[i + 1] for i in scattered)
     return distinct > _REPEATS * len(set(scattered)) and neighbours < (1 - _REPEATS) * _SAMPLE

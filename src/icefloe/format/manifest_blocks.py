@@ -1,7 +1,7 @@
-"""Encoded references of one array, which can be rewritten with a few changes.
+"""The encoded chunk references of one array, in a form that allows a few changes without a full rewrite.
 
-A small commit changes a few of hundreds of references. The tables of the others are copied as bytes, without
-converting them to columns.
+A small commit changes a few of hundreds of references. The tables of all unchanged references are copied as
+bytes, without converting them to columns.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from icefloe.format.manifest import ChunkRef, ETag, InlineRef, LastModified, Nat
 from icefloe.format.schema import CHUNK_REF, MANIFEST
 
 FewRefs: TypeAlias = Mapping[tuple[int, ...], ChunkRef]
-"""A few references by their coordinates."""
+"""A few chunk references, by coordinates."""
 
 _NO_TABLES: Final = Blocks(b"", np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RefBlocks:
-    """Encoded blocks of a manifest: the tables of one array's chunk references, and their coordinates."""
+    """The chunk references of one array as encoded manifest tables, with their coordinates."""
 
     coords: Coords
     """The chunk coordinates, of shape (n, dimensions), sorted and unique."""
@@ -38,7 +38,7 @@ class RefBlocks:
 
     @staticmethod
     def none(rank: int) -> RefBlocks:
-        """Return manifest blocks without references, for an array without chunks."""
+        """Return empty manifest blocks, for an array without chunks."""
         return RefBlocks(np.zeros((0, rank), np.uint32), (range(0),) * rank, _NO_TABLES)
 
     def __len__(self) -> int:
@@ -46,11 +46,13 @@ class RefBlocks:
 
     @property
     def needs_rebuild(self) -> bool:
-        """True if the buffer of encoded manifest blocks is mostly unused and worth encoding again."""
+        """True if most of the buffer consists of dropped tables, so that encoding the manifest again pays
+        off.
+        """
         return self.blocks.dropped > len(self)
 
     def upsert(self, refs: FewRefs, place: str) -> RefBlocks:
-        """Return a copy of encoded manifest blocks with a few references added or replaced."""
+        """Return a copy of the manifest blocks with a few references added or replaced."""
         ordered = sorted(refs)
         rows, over = [], []
         for target in ordered:
@@ -72,7 +74,7 @@ class RefBlocks:
         return row, row < len(coords) and tuple(coords[row].tolist()) == target
 
     def payload(self, id: ManifestId, node: NodeId, place: str) -> bytes:
-        """Encode the payload of a manifest file from the encoded blocks of one array's references."""
+        """Encode these blocks as the payload of a manifest file."""
         root = {"id": id, "arrays": [{"node_id": node, "refs": self.blocks}], "compression_algorithm": 0}
         return build_row(MANIFEST, root, place)
 
@@ -98,6 +100,6 @@ def _find_box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
 
 
 def _extend_window(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
-    """Return the smallest window that contains another window and some chunks."""
+    """Return the smallest window of the chunk grid that contains a given window and some more chunks."""
     pairs = zip(extents, _find_box(places), strict=True)
     return tuple(range(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)

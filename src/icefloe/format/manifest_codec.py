@@ -1,4 +1,4 @@
-"""Encoding of manifest files from columns, and decoding to columns or single references."""
+"""Encode manifest files from columns, and decode them to columns or single references."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ ZSTD_DICTIONARY: Final = 1
 _KINDS: Final = {"chunk_id": NATIVE, "location": VIRTUAL, "compressed_location": VIRTUAL, "inline": INLINE}
 _CHUNK_ID_ALONE: Final = fb.TableSchema(CHUNK_REF.name, {"chunk_id": CHUNK_REF.fields["chunk_id"]})
 _SMALLEST_REF: Final = 12
-"""The minimal size of a reference: its slot, the head of its table and the offset of its index."""
+"""The minimum size of an encoded reference: its slot, the head of its table and the offset of its index."""
 _MANY_REFS: Final = 1 << 14
-"""Files with more references are written from columns, because the encoded tables would take too much
-memory.
+"""Manifests with more references than this are written from columns, because keeping encoded tables would use
+too much memory.
 """
 
 
 def encode_manifest(
     manifest: Manifest, spec: Spec, place: str, compression: LocationCompression | None = None
 ) -> U8:
-    """Encode a manifest file from columns: the codec's payload.
+    """Encode columns of chunk references as the payload of a manifest file.
 
     Locations are compressed if requested and worthwhile.
     """
@@ -107,10 +107,10 @@ def encode_manifest(
 def encode_numbered_refs(
     id: ManifestId, nodes: Sequence[NodeId], parts: Sequence[ArrayManifest], place: str
 ) -> U8:
-    """Encode the payload of a manifest file of many arrays, without a Python loop over the arrays.
+    """Encode the payload of a manifest file with many arrays, without a Python loop over the arrays.
 
-    Each part contains the references of all arrays of one rank. Their first coordinate is the row of the
-    array in `nodes`, which are sorted and all have references.
+    Each part contains the references of all arrays of one rank. The first coordinate of a reference is the
+    row of its array in `nodes`. Nodes must be sorted, and each must have references.
     """
     rows = np.concatenate([part.coords[:, 0] for part in parts]).astype(np.int64)
     tables = [
@@ -156,7 +156,7 @@ def _join_refs(refs: Sequence[Tables]) -> Tables:
 def _make_ref_tables(
     refs: ArrayManifest, dictionary: Dictionary | None, place: str, *, ordered: bool = True
 ) -> Tables:
-    """Convert the references of one array to columns of `ChunkRef` tables."""
+    """Convert the references of one array to `ChunkRef` tables, as columns."""
     (check_refs if ordered else check_columns)(refs, place)
     columns: dict[str, Any] = {"index": refs.coords}
     present: dict[str, NDArray[np.bool_]] = {}
@@ -205,9 +205,7 @@ def _add_locations(
 
 
 def check_refs(refs: ArrayManifest, place: str) -> None:
-    """Raise FormatError if the chunk references that a manifest codec has decoded violate the
-    specification.
-    """
+    """Raise FormatError if decoded chunk references violate the specification."""
     check_columns(refs, place)
     unsorted = coordinates.find_unsorted_rows(refs.coords)
     if unsorted.any():
@@ -219,15 +217,13 @@ def check_refs(refs: ArrayManifest, place: str) -> None:
 
 
 def check_columns(refs: ArrayManifest, place: str) -> None:
-    """Raise FormatError if the columns of references in an encoded manifest, sorted or not, do not fit
-    together.
-    """
+    """Raise FormatError if the columns of decoded references, sorted or not, are inconsistent."""
     odd = next((name for name in PER_ROW if len(getattr(refs, name)) != len(refs)), None)
     if odd is not None:
         count = len(getattr(refs, odd))
         raise FormatError(f"{place}: {len(refs)} references, but {count} {odd}", kind=ErrorKind.SERIALIZATION)
     kind, etag_codes = refs.kind, refs.etag_codes
-    if is_constant(kind) and is_constant(etag_codes):  # one row represents all
+    if is_constant(kind) and is_constant(etag_codes):  # one row represents all rows
         kind, etag_codes = kind[:1], etag_codes[:1]
     strange = (kind < NATIVE) | (kind > INLINE)
     if strange.any():
@@ -250,17 +246,17 @@ def check_columns(refs: ArrayManifest, place: str) -> None:
 
 
 class PackedManifest:
-    """A manifest file in encoded form. Single references are found quickly, and columns are created on
-    demand.
+    """An encoded manifest file. Single references are found quickly, and columns are created on demand.
 
-    A lookup checks the tables that it touches; the order of all references is checked when columns are built.
+    A lookup validates only the tables that it touches. The order of all references is checked when columns
+    are built.
 
     Parameters
     ----------
     payload
         The content of the file.
     blocks
-        The references of the only array, if the file was built from them.
+        The encoded references of the only array, if the payload was built from them.
     """
 
     __slots__ = ("_algorithm", "_arrays", "_blocks", "_dictionary", "_payload", "_slots", "extra", "id")
@@ -292,36 +288,36 @@ class PackedManifest:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The arrays that have references in an encoded manifest."""
+        """The ids of the arrays that have references in this manifest."""
         return tuple(self._arrays)
 
     @property
     def nbytes(self) -> int:
-        """The memory of an encoded manifest."""
+        """The memory that the encoded manifest uses, in bytes."""
         return self._payload.size
 
     @property
     def payload(self) -> U8:
-        """The content of an encoded manifest file, without header and compression."""
+        """The payload of the manifest file, without header and compression."""
         return self._payload.data
 
     @property
     def location_dictionary(self) -> bytes | None:
-        """The zstd dictionary for locations in an encoded manifest; None if they are not compressed."""
+        """The zstd dictionary for virtual locations; None if locations are not compressed."""
         return self._dictionary.data if self._algorithm == ZSTD_DICTIONARY and self._dictionary.data else None
 
     def count_compressed(self, node: NodeId) -> int:
-        """Return the number of references of an array with a compressed location in an encoded manifest."""
+        """Count an array's references that have a compressed location."""
         tables = read_tables(self._payload, CHUNK_REF, self._slots[node].positions())
         there = "compressed_location" in tables.columns
         return int(np.count_nonzero(tables.has("compressed_location"))) if there else 0
 
     def count(self, node: NodeId) -> int:
-        """Return the number of references of an array in an encoded manifest."""
+        """Return the number of chunk references that the manifest has for an array."""
         return len(self._slots[node]) if node in self._slots else 0
 
     def find(self, node: NodeId, coords: Sequence[int]) -> ChunkRef | None:
-        """Find the reference of one chunk in an encoded manifest by binary search."""
+        """Find the reference of one chunk by binary search in the encoded manifest."""
         refs = self._slots.get(node)
         if refs is None:
             return None
@@ -378,9 +374,9 @@ class PackedManifest:
         self._payload.fail(f"{which} has {has}; exactly one is allowed")
 
     def array(self, node: NodeId, rank: int | None = None) -> ArrayManifest:
-        """Decode all references of one array of an encoded manifest to columns.
+        """Decode all chunk references of one array to columns.
 
-        Old writers left references of other ranks under the id of an array. With a `rank`, these are dropped.
+        Old writers left references of another rank under the id of an array. Pass `rank` to drop them.
         """
         refs = self._slots[node]
         if len(refs) * _SMALLEST_REF > self._payload.size:
@@ -399,16 +395,17 @@ class PackedManifest:
 
     @property
     def has_extras(self) -> bool:
-        """True if the encoded manifest contains content of a later version in addition to the references."""
+        """True if the manifest contains data from a later format version that this release cannot
+        interpret.
+        """
         return self.extra is not None or any(
             array.bytes("extra") is not None for array in self._arrays.values()
         )
 
     def numbered_refs(self, nodes: Sequence[NodeId], rank: int) -> ArrayManifest:
-        """Return the references of several arrays of one rank in an encoded manifest, without a loop over
-        their references.
+        """Return the references of several arrays of one rank together, without a loop over references.
 
-        The first coordinate is the row of the array in `nodes`, which are in the order of the file.
+        The first coordinate of a reference is the row of its array in `nodes`, in the order of the file.
         """
         slots = [self._slots[node].positions() for node in nodes]
         rows = np.repeat(np.arange(len(nodes), dtype=np.uint32), [len(each) for each in slots])
@@ -423,7 +420,7 @@ class PackedManifest:
         return self._read_columns("several arrays", np.concatenate([rows[:, None], coords], axis=1), tables)
 
     def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
-        """Return the encoded manifest as blocks if it contains references of one array only; None
+        """Return the manifest as encoded blocks if it contains references of only one array; None
         otherwise.
         """
         if self._blocks is not None and not self._blocks.needs_rebuild:
@@ -475,7 +472,9 @@ class PackedManifest:
         return kind
 
     def _locations(self, tables: Tables) -> dict[str, Any]:
-        """Return codes and texts of plain and compressed locations."""
+        """Return a code per virtual location, and the distinct locations. Compressed locations are
+        decompressed.
+        """
         codes = np.zeros(len(tables), np.uint32)
         parts: list[Blobs] = []
         for name in ("location", "compressed_location"):
@@ -497,8 +496,9 @@ class PackedManifest:
         return {"etag_codes": codes, "etags": etags, "last_modified": np.where(tagged, 0, seconds)}
 
     def chunk_ids(self) -> NDArray[np.uint8]:
-        """Return the ids of all chunk objects that an encoded manifest refers to, sorted and unique:
-        (n, 12)."""
+        """Return the sorted, unique ids of all chunk objects that the manifest refers to, of shape (n,
+        12).
+        """
         parts = []
         for node in self._arrays:
             tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._slots[node].positions())
@@ -507,7 +507,7 @@ class PackedManifest:
         return sort_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)
 
     def unpack(self) -> Manifest:
-        """Decode a whole manifest file from its encoded form."""
+        """Decode the references of all arrays."""
         arrays = {node: self.array(node) for node in self._arrays}
         extras = {
             node: extra

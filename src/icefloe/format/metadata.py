@@ -1,4 +1,4 @@
-"""User metadata of snapshots and repositories: a JSON-like value per name."""
+"""User metadata of snapshots and repositories: JSON-like values by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Metadata: TypeAlias = Mapping[str, Any]
 
 
 def normalize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return user metadata as it would be read back; raise TypeError if a value cannot be stored."""
+    """Convert user metadata to the form in which it would be read back; raise TypeError if a value cannot be
+    stored.
+    """
     if not isinstance(metadata, Mapping):
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
     plain: Any = canonicalize(metadata)
@@ -33,12 +35,12 @@ def make_metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:
 
 
 def make_single_list(items: Tables | NDArray[Any]) -> Ragged:
-    """Return the column of a single row whose list contains all items of user metadata."""
+    """Return a column with a single row, whose list contains all items of the user metadata."""
     return Ragged(items, to_splits(np.array([len(items)])))
 
 
 def read_metadata(items: Sequence[Row], spec: Spec, place: str) -> dict[str, Any]:
-    """Decode user metadata from `MetadataItem` tables, by name."""
+    """Decode user metadata from `MetadataItem` tables to a dict."""
     metadata: dict[str, Any] = {}
     for item in items:
         name = item["name"]

@@ -1,4 +1,4 @@
-"""Removal of snapshots from the history, and reconnection of the remaining ones."""
+"""Remove snapshots from the history, and reconnect the remaining ones."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def list_ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 
 def shorten_history(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
-    """Prune a history to some snapshots: each gets its nearest kept ancestor as parent, and the logs removed
-    in between."""
+    """Prune a history to the given snapshots. Each gets its nearest kept ancestor as parent, and inherits the
+    transaction logs of the snapshots removed in between.
+    """
     parents = snapshots.parents.tolist()
     onto: dict[int, int] = {}
     skipped: dict[int, list[int]] = {}
@@ -43,9 +44,7 @@ def shorten_history(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> Snapsh
 
 
 def get_inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
-    """Return the ids of the logs that snapshots inherited from pruned snapshots, of shape (n, 12), in no
-    particular order.
-    """
+    """Return the ids of all transaction logs inherited from pruned snapshots, of shape (n, 12), unsorted."""
     if _LOGS not in snapshots.columns.columns:
         return snapshots.ids[:0]
     logs: NDArray[np.uint8] = snapshots.columns[_LOGS].take(rows).items.view(np.uint8)
@@ -58,17 +57,18 @@ def prune_snapshots(
     parents: Mapping[int, int],
     skipped: Mapping[int, Sequence[int]],
 ) -> SnapshotInfos:
-    """Prune a history: remove all other snapshots.
+    """Prune a history to the given snapshots, with given new parents.
 
-    `parents` assigns new parents, `skipped` the logs of pruned snapshots.
+    `parents` contains the new parent of each kept snapshot, `skipped` the pruned snapshots whose transaction
+    logs it inherits.
 
-    Skipped rows are listed nearest first. Each passes on the logs that it inherited.
+    Skipped rows are listed nearest first. Each also passes on the logs that it inherited itself.
     """
     columns = snapshots.columns
     onto = np.array(snapshots.parents, np.int64)
     for row, parent in parents.items():
         onto[row] = parent
-    places = np.append(np.cumsum(keep) - 1, NO_PARENT)  # NO_PARENT, -1, selects the last element
+    places = np.append(np.cumsum(keep) - 1, NO_PARENT)  # NO_PARENT (-1) selects the last element
     changed = {**columns.columns, "parent_offset": places[onto].astype(np.int32)}
     present = dict(columns.present)
     if skipped:
@@ -80,7 +80,9 @@ def prune_snapshots(
 def _inherit_logs(
     snapshots: SnapshotInfos, skipped: Mapping[int, Sequence[int]]
 ) -> tuple[Ragged, NDArray[np.bool_]]:
-    """Return the inherited logs of each snapshot, oldest first, and a mask of the snapshots that have any."""
+    """Return the logs that each snapshot inherits, oldest first, and a mask of the snapshots that inherit
+    any.
+    """
     field = SNAPSHOT_INFO.fields[_LOGS]
     if not isinstance(field, Vector):
         raise TypeError(f"{_LOGS} is not a vector of ids")
@@ -99,7 +101,7 @@ def _inherit_logs(
 
 
 def _logs_of(ids: NDArray[Any], known: Ragged, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the logs of some snapshots in order, each after the logs that it inherited."""
+    """Return the logs of some snapshots in order, each preceded by the logs that it inherited."""
     lengths = known.lengths[rows]
     own = np.cumsum(lengths + 1) - 1
     logs = np.empty(len(rows) + int(lengths.sum()), ids.dtype)

@@ -1,4 +1,4 @@
-"""References of V1 repositories: one JSON file per branch and tag, and an empty file for a deleted tag."""
+"""Branches and tags of V1 repositories: one JSON file per ref, plus an empty file for each deleted tag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RefKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RefFile:
-    """The file of a V1 branch or tag, or the tombstone of a deleted tag."""
+    """The file of a V1 branch or tag, or the tombstone file of a deleted tag."""
 
     kind: RefKind
     name: str
@@ -32,12 +32,12 @@ class RefFile:
 
     @property
     def path(self) -> str:
-        """The path of a V1 ref file below the root of the repository."""
+        """The path of the V1 ref file, relative to the root of the repository."""
         return f"{REFS}/{self.kind}.{self.name}/{TOMBSTONE_FILE if self.deleted else REF_FILE}"
 
     @staticmethod
     def parse(path: str) -> RefFile | None:
-        """Parse the path of a V1 ref file below the root; return None for other paths."""
+        """Parse the path of a V1 ref file, relative to the root; return None for other paths."""
         parts = path.split("/")
         if len(parts) != 3 or parts[0] != REFS or parts[2] not in (REF_FILE, TOMBSTONE_FILE):
             return None
@@ -68,6 +68,7 @@ def decode_ref(data: bytes, place: str) -> SnapshotId:
 
 
 def change_bytes(data: bytes, number: int) -> bytes:
-    """Return a V1 ref file with the same meaning and other bytes: a number encoded in trailing white
-    space."""
+    """Return a V1 ref file that parses to the same value but has different bytes, by encoding a number as
+    trailing whitespace.
+    """
     return data.rstrip() + bin(number)[2:].encode().translate(bytes.maketrans(b"01", b" \t"))

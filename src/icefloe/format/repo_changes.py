@@ -1,4 +1,4 @@
-"""All changes of a repo info as pure functions that return the new value and its entry for the ops log."""
+"""All changes to a repo info, as pure functions that return the new repo info and its ops log entry."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from icefloe.format.updates import RepoStatus, RepoStatusChanged, StoredUpdate, 
 from icefloe.ops import UpdateType
 
 PROTECTED: Final = "icefloe_protected_branches"
-"""The key of the names of protected branches in the metadata of a repository."""
+"""The key in the repository metadata for the names of protected branches."""
 CHECKS: Final = "icefloe_branch_checks"
-"""The key of the checks of protected branches, by branch, in the metadata of a repository."""
+"""The key in the repository metadata for the checks of each protected branch."""
 
 Changed: TypeAlias = tuple[RepoInfo, StoredUpdate]
 Change: TypeAlias = Callable[[RepoInfo], Changed]
@@ -33,36 +33,32 @@ Change: TypeAlias = Callable[[RepoInfo], Changed]
 
 @dataclass(frozen=True, slots=True)
 class CheckedMove:
-    """A change of the repo info that moves a protected branch to a snapshot which has to pass the checks of
-    the branch.
-    """
+    """The move of a protected branch to a snapshot that must first pass the checks of the branch."""
 
     branch: str
     tip: SnapshotInfo
     checks: tuple[BranchCheck, ...]
     is_new: bool
-    """False if the branch does not move, and only its checks change."""
+    """False if only the checks of the branch change and the branch does not move."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identify a change of the repo info that moves a protected branch."""
+        """Identify this move by branch, snapshot and checks, so that passed checks can be recorded."""
         return self.branch, self.tip.id, self.checks
 
 
 class ChecksRequiredError(Exception):
-    """Error raised when a change of the repo info moves a protected branch to a snapshot that was not
-    checked.
-    """
+    """Error raised when a protected branch would move to a snapshot that has not passed its checks."""
 
     def __init__(self, move: CheckedMove, *, is_listed: bool) -> None:
         super().__init__(move)
         self.move = move
         self.is_listed = is_listed
-        """True if the repo info lists the snapshot already."""
+        """True if the repo info already lists the snapshot."""
 
 
 def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
-    """Return the repo info with a new branch at a known snapshot, and the ops log entry of this change."""
+    """Add a branch at a known snapshot. Return the new repo info and its ops log entry."""
     if name in info.branches:
         raise AlreadyExistsError(f"branch already exists: {name}", kind=ErrorKind.BRANCH_ALREADY_EXISTS)
     _check_listed(info, snapshot)
@@ -70,7 +66,7 @@ def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 
 def delete_branch(info: RepoInfo, name: str) -> Changed:
-    """Return the repo info without a branch, whose snapshots remain, and the ops log entry of this change."""
+    """Remove a branch but keep its snapshots. Return the new repo info and its ops log entry."""
     if name == MAIN:
         raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
     previous = get_branch_tip(info, name)
@@ -81,7 +77,7 @@ def delete_branch(info: RepoInfo, name: str) -> Changed:
 def reset_branch(
     info: RepoInfo, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None
 ) -> Changed:
-    """Return the repo info with a branch at another known snapshot, optionally only from an expected tip."""
+    """Point a branch to another known snapshot, optionally only if its tip is the expected one."""
     previous = get_branch_tip(info, name)
     if expected is not None and previous != expected:
         raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
@@ -91,7 +87,7 @@ def reset_branch(
 
 
 def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
-    """Return the repo info with a new tag. The name of a deleted tag cannot be used again."""
+    """Add a tag to the repo info. The name of a deleted tag cannot be reused."""
     if name in info.tags:
         raise AlreadyExistsError(f"tag already exists: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS)
     if name in info.deleted_tags:
@@ -104,7 +100,7 @@ def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 
 def delete_tag(info: RepoInfo, name: str) -> Changed:
-    """Return the repo info without a tag, whose name is reserved forever."""
+    """Remove a tag from the repo info. Its name stays reserved forever."""
     previous = get_tag_target(info, name)
     kept = {tag: target for tag, target in info.tags.items() if tag != name}
     changed = replace(info, tags=kept, deleted_tags=info.deleted_tags | {name})
@@ -112,21 +108,20 @@ def delete_tag(info: RepoInfo, name: str) -> Changed:
 
 
 def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
-    """Return the repo info with a new commit. The caller checks that the branch is at the parent of its
-    snapshot."""
+    """Add a commit to the repo info. The caller must have checked that the branch is at the parent of the new
+    snapshot.
+    """
     return _with_tip(info, branch, snapshot), UpdateType.NewCommit(branch, str(snapshot.id))
 
 
 def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
-    """Return the repo info with another snapshot at a branch tip. The old tip stays in the list of
-    snapshots."""
+    """Replace the tip of a branch with an amended snapshot. The old tip stays in the list of snapshots."""
     update = UpdateType.CommitAmended(branch, str(info.branches[branch]), str(snapshot.id))
     return _with_tip(info, branch, snapshot), update
 
 
 def add_detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
-    """Return the repo info with a snapshot that no branch points to. Its parent must still be in the
-    repository."""
+    """Add a snapshot that no branch points to. Its parent must still be in the repository."""
     if snapshot.parent_id is not None and info.snapshots.row(snapshot.parent_id) is None:
         raise make_lost_base_error(snapshot.parent_id)
     changed = replace(info, snapshots=info.snapshots.with_entry(snapshot))
@@ -134,21 +129,21 @@ def add_detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
 
 
 def set_config(info: RepoInfo, config: bytes) -> Changed:
-    """Return the repo info with a changed configuration."""
+    """Replace the configuration in the repo info."""
     return replace(info, config=config), UpdateType.ConfigChanged()
 
 
 def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
-    """Return the repo info with changed metadata of the repository.
+    """Replace the repository metadata in the repo info.
 
-    The protection of branches stays, unless the new metadata contains another one.
+    Branch protection is kept unless the new metadata defines it.
     """
     kept = {name: info.metadata[name] for name in (PROTECTED, CHECKS) if name in info.metadata}
     return replace(info, metadata={**kept, **metadata}), UpdateType.MetadataChanged()
 
 
 def protect(info: RepoInfo, branch: str, sql: Sequence[str] | None, python: Sequence[str] | None) -> Changed:
-    """Return a repo info in which a branch is protected. Pass None to keep the existing checks of a kind."""
+    """Protect a branch in the repo info. Pass None for a kind of check to keep the existing checks."""
     get_branch_tip(info, branch)
     stored = _get_stored_checks(info)
     given: dict[str, Sequence[str] | None] = {"sql": sql, "python": python}
@@ -162,7 +157,7 @@ def protect(info: RepoInfo, branch: str, sql: Sequence[str] | None, python: Sequ
 
 
 def unprotect(info: RepoInfo, branch: str) -> Changed:
-    """Return a repo info in which a branch is no longer protected and has no checks."""
+    """Remove the protection and the checks of a branch from the repo info."""
     get_branch_tip(info, branch)
     names = [name for name in list_protected(info) if name != branch]
     return _with_protection(info, names, {**_get_stored_checks(info), branch: []})
@@ -194,11 +189,11 @@ def _get_stored_checks(info: RepoInfo) -> Mapping[str, Any]:
 
 
 def guard_branches(before: RepoInfo, changed: Changed, passed: Container[tuple[object, ...]]) -> Changed:
-    """Return a change of the repo info if it respects the protection of all branches; raise an error
-    otherwise.
+    """Return a change to the repo info unchanged if it respects the protection of all branches; raise an
+    error otherwise.
 
-    Raises SessionStateError if it rewrites the history of a protected branch, and ChecksRequiredError if the
-    move of a branch has checks and its key is not one of those that `passed`.
+    Raises SessionStateError if the change rewrites the history of a protected branch, and ChecksRequiredError
+    if it moves a branch with checks and its key is not in `passed`.
     """
     after, update = changed
     for branch in list_protected(before):
@@ -221,7 +216,7 @@ def _have_other_checks(before: RepoInfo, after: RepoInfo, branch: str) -> bool:
 
 
 def _check_extended(after: RepoInfo, branch: str, tip: SnapshotId, update: StoredUpdate) -> None:
-    """Raise an error unless a protected branch was moved to a descendant of its tip."""
+    """Raise an error unless the protected branch moves to a descendant of its current tip."""
     moved = after.branches.get(branch)
     row = after.snapshots.row(tip)
     if moved is not None and row is not None and row in after.snapshots.walk(moved):
@@ -239,12 +234,12 @@ def _check_extended(after: RepoInfo, branch: str, tip: SnapshotId, update: Store
 
 
 def set_status(info: RepoInfo, status: RepoStatus) -> Changed:
-    """Return the repo info with a changed status of the repository."""
+    """Change the repository status in the repo info."""
     return replace(info, status=status), RepoStatusChanged(status)
 
 
 def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed:
-    """Return the repo info with a changed feature flag, which is set or reset to its default."""
+    """Set a feature flag in the repo info, or reset it to its default."""
     if not 0 <= flag < 1 << 16:
         raise InvalidInputError(
             f"invalid feature flag {flag}: expected a number below 2**16", kind=ErrorKind.INVALID_FEATURE_FLAG
@@ -260,9 +255,10 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
 def add_log_entry(
     info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int
 ) -> RepoInfo:
-    """Return the repo info with one more ops log entry; the previous entry gets the name of its backup.
+    """Add an entry to the ops log. The previous entry gets the name of its backup file.
 
-    A list with more than `limit` entries is cut at an entry with a backup, which contains the older entries.
+    An ops log with more than `limit` entries is cut at an entry with a backup, because the backup file
+    contains all older entries.
     """
     log = info.latest_updates
     if len(log):
@@ -278,7 +274,9 @@ def add_log_entry(
 
 
 def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | None = None) -> bool:
-    """Return whether a change of the repo info was already written, recognized by its backups or snapshot."""
+    """Return True if our change to the repo info was already written, recognized by its backup or its
+    snapshot.
+    """
     if snapshot is not None and info.snapshots.row(snapshot) is not None:
         return True
     if info.repo_before_updates in backups:
@@ -287,28 +285,28 @@ def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | 
 
 
 def choose_later_time(previous_us: int, now_us: int) -> int:
-    """Return a time after the last change of the repo info, as the format requires, even if clocks differ."""
+    """Return a time later than the last change to the repo info, as the format requires even if clocks
+    differ.
+    """
     return max(now_us, previous_us + 1)
 
 
 def get_branch_tip(info: RepoInfo, name: str) -> SnapshotId:
-    """Return the tip of the branch to change in a repo info; raise RefNotFoundError if it does not exist."""
+    """Return the tip of a branch in the repo info; raise RefNotFoundError if the branch does not exist."""
     if name not in info.branches:
         raise RefNotFoundError(f"ref not found: there is no branch `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
 
 
 def get_tag_target(info: RepoInfo, name: str) -> SnapshotId:
-    """Return the target of the tag to change in a repo info; raise RefNotFoundError if it does not exist."""
+    """Return the snapshot of a tag in the repo info; raise RefNotFoundError if the tag does not exist."""
     if name not in info.tags:
         raise RefNotFoundError(f"ref not found: there is no tag `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.tags[name]
 
 
 def get_snapshot_info(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
-    """Return the entry of the snapshot to change in a repo info; raise SnapshotNotFoundError if it does not
-    exist.
-    """
+    """Return the entry of a snapshot in the repo info; raise SnapshotNotFoundError if it is not listed."""
     found = info.snapshots.find(snapshot)
     if found is None:
         raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
@@ -316,7 +314,7 @@ def get_snapshot_info(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
 
 
 def make_lost_base_error(snapshot: SnapshotId) -> SnapshotNotFoundError:
-    """Return the error for a change of the repo info whose base snapshot was deleted."""
+    """Return the error for a change whose base snapshot was deleted from the repository."""
     return SnapshotNotFoundError(
         f"snapshot not found: {snapshot}, which this session is based on, has expired and may be deleted;"
         " nothing was committed. Write the data again in a new session",
@@ -330,6 +328,6 @@ def _check_listed(info: RepoInfo, snapshot: SnapshotId) -> None:
 
 
 def _with_tip(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> RepoInfo:
-    known = info.snapshots.row(snapshot.id) is not None  # detached until its branch was checked
+    known = info.snapshots.row(snapshot.id) is not None  # detached until the checks of its branch have passed
     snapshots = info.snapshots if known else info.snapshots.with_entry(snapshot)
     return replace(info, snapshots=snapshots, branches={**info.branches, branch: snapshot.id})

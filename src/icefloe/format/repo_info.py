@@ -37,13 +37,13 @@ class SnapshotInfo:
     message: str
     metadata: Metadata = field(default_factory=dict)
     pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
-    """The expired snapshots between this snapshot and its parent, oldest first, whose transaction logs
-    remain.
+    """Expired snapshots between this snapshot and its parent, oldest first. Their transaction logs still
+    exist.
     """
 
 
 class SnapshotInfos:
-    """All snapshots in the repo info, sorted by id.
+    """The list of snapshots in the repo info, sorted by id.
 
     Raises FormatError if ids are not ascending or a parent is missing.
     """
@@ -53,7 +53,7 @@ class SnapshotInfos:
     ids: NDArray[np.uint8]
     """The ids of the snapshots, of shape (n, 12), sorted."""
     parents: NDArray[np.int32]
-    """The row of the parent of each snapshot, or NO_PARENT."""
+    """The row of each snapshot's parent, or NO_PARENT."""
 
     def __init__(self, records: Records) -> None:
         self._records = records = records.with_every("parent_offset")
@@ -73,8 +73,9 @@ class SnapshotInfos:
         self._check_ancestry(parents)
 
     def _check_ancestry(self, parents: NDArray[np.int32]) -> None:
-        """Raise an error if a snapshot is its own ancestor. All parents are followed at once, in doubling
-        steps."""
+        """Raise an error if a snapshot is its own ancestor. Follow the parents of all snapshots at once,
+        doubling the distance in each step.
+        """
         count = len(parents)
         if count == 1 and parents[0] == NO_PARENT:
             return
@@ -92,7 +93,7 @@ class SnapshotInfos:
 
     @staticmethod
     def of(infos: Iterable[SnapshotInfo]) -> SnapshotInfos:
-        """Create the snapshot list of a repo info from single entries, in any order."""
+        """Create the snapshot list of a repo info from unsorted entries."""
         ordered = sorted(infos, key=lambda info: info.id)
         rows = {info.id: row for row, info in enumerate(ordered)}
         if len(rows) != len(ordered):
@@ -119,22 +120,22 @@ class SnapshotInfos:
 
     @property
     def columns(self) -> Tables:
-        """All columns of the snapshot list in a repo info, except `parents`."""
+        """The columns of the snapshot list, except `parents`."""
         return self._records.columns
 
     @property
     def blocks(self) -> Blocks:
-        """The encoded tables of the snapshot list in a repo info."""
+        """The snapshot list as encoded tables."""
         if self._parent_positions is None:
             self._parent_positions = self._records.number_positions("parent_offset")
         return self._records.blocks.with_numbers(self._parent_positions, self.parents)
 
     def row(self, snapshot: SnapshotId) -> int | None:
-        """Return the row of a snapshot in the repo info; None if it is not listed."""
+        """Return the row of a snapshot; None if it is not listed."""
         return find_id(self.ids, snapshot)
 
     def rows(self, snapshots: Sequence[SnapshotId]) -> list[int | None]:
-        """Return the rows of many snapshots in the repo info; None for snapshots that are not listed."""
+        """Return the row of each given snapshot; None for snapshots that are not listed."""
         if len(snapshots) <= FEW or not len(self):
             return [self.row(each) for each in snapshots]
         known = view_id_keys(self.ids)
@@ -144,16 +145,16 @@ class SnapshotInfos:
         return [row if found else None for row, found in zip(rows.tolist(), listed, strict=True)]
 
     def find(self, snapshot: SnapshotId) -> SnapshotInfo | None:
-        """Return the entry of a snapshot in the repo info, if it is listed."""
+        """Return the entry of a snapshot; None if it is not listed."""
         row = self.row(snapshot)
         return None if row is None else self[row]
 
     def id_at(self, row: int) -> SnapshotId:
-        """Return the snapshot id in a row of the repo info's snapshot list."""
+        """Return the snapshot id in a row of the list."""
         return SnapshotId(self.ids[row].tobytes())
 
     def with_entry(self, info: SnapshotInfo) -> SnapshotInfos:
-        """Return a copy of the repo info's snapshot list with one more snapshot, whose parent is listed."""
+        """Return a copy of the snapshot list with one more snapshot, whose parent must be listed."""
         parent = NO_PARENT if info.parent_id is None else self.row(info.parent_id)
         if parent is None:
             self._refuse(f"{info.parent_id}, the parent of {info.id}, is not listed")
@@ -177,7 +178,7 @@ class SnapshotInfos:
         return added
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
-        """Return the rows of a snapshot and all its ancestors in the repo info, newest first."""
+        """Return the rows of a snapshot and all its ancestors, newest first."""
         row = self.row(snapshot)
         if row is None:
             return []
@@ -190,15 +191,14 @@ class SnapshotInfos:
         return rows
 
     def walk(self, snapshot: SnapshotId) -> Iterator[int]:
-        """Yield the rows of a snapshot and its ancestors in the repo info, newest first. The first rows cost
-        O(1) each."""
+        """Yield the rows of a snapshot and its ancestors, newest first. Each of the first rows costs O(1)."""
         row = self.row(snapshot)
         while row is not None and row != NO_PARENT:
             yield row
             row = int(self.parents[row])
 
     def mark_ancestry(self, tips: Iterable[SnapshotId]) -> NDArray[np.bool_]:
-        """Return a mask of some snapshots and all their ancestors in the repo info."""
+        """Return a mask of the rows of some snapshots and all their ancestors."""
         parents, seen = self.parents.tolist(), [False] * len(self)
         for tip in tips:
             row = self.row(tip)
@@ -223,8 +223,7 @@ class SnapshotInfos:
 
 
 def make_info_row(info: SnapshotInfo, parent: int) -> Row:
-    """Return the entry of a snapshot in the repo info as a `SnapshotInfo` table, with the row of its
-    parent."""
+    """Encode a repo info entry as a row of a `SnapshotInfo` table, given the row of its parent."""
     return {
         "id": info.id,
         "parent_offset": parent,
@@ -237,8 +236,9 @@ def make_info_row(info: SnapshotInfo, parent: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class RepoInfo:
-    """The repo info: the only mutable object of a V2 repository. A change is a new value that is written
-    conditionally."""
+    """The repo info, the only mutable object of a V2 repository. Each change creates a new value, which is
+    written conditionally.
+    """
 
     snapshots: SnapshotInfos
     branches: Mapping[str, SnapshotId]
@@ -248,10 +248,10 @@ class RepoInfo:
     latest_updates: Updates
     """The ops log, newest first. The newest entry has no backup."""
     repo_before_updates: str | None = None
-    """The file below `overwritten/` with older updates."""
+    """The file below `overwritten/` that contains older ops log entries."""
     metadata: Metadata = field(default_factory=dict)
     config: bytes | None = None
-    """The configuration in FlexBuffers, as stored; None for the default configuration."""
+    """The stored configuration, encoded as FlexBuffers; None for the default configuration."""
     enabled_feature_flags: tuple[int, ...] | None = None
     disabled_feature_flags: tuple[int, ...] | None = None
     extra: bytes | None = None

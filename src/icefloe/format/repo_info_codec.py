@@ -1,4 +1,4 @@
-"""Encoding and decoding of repo info files."""
+"""Encode and decode repo info files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.format.spec import Spec, get_spec
 from icefloe.format.updates import Updates, make_status_row, read_status
 
 _MANY: Final = ("snapshots", "latest_updates")
-"""Fields with thousands of entries."""
+"""Fields that may have thousands of entries."""
 _LOG: Final = ("spec_version", "latest_updates", "repo_before_updates")
 
 
@@ -49,7 +49,7 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
 
 
 def decode_ops_log(payload: Payload) -> tuple[Updates, str | None]:
-    """Decode only the ops log in the payload of a repo info file, and the backup in which it continues."""
+    """Decode only the ops log of a repo info payload, and the path of the backup in which it continues."""
     root = read_row(payload, REPO, ("latest_updates",), REPO.fields.keys() - set(_LOG))
     return Updates(root["latest_updates"]), root["repo_before_updates"]
 
@@ -83,7 +83,7 @@ def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:
 
 
 def _check(info: RepoInfo, place: str, kind: ErrorKind) -> None:
-    """Raise FormatError for values that violate the specification or that official readers reject."""
+    """Raise FormatError for a repo info that violates the specification or that official readers reject."""
 
     def refuse(what: str) -> NoReturn:
         raise FormatError(f"{place}: {what}", kind=kind)
@@ -135,7 +135,7 @@ def _make_ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, pla
 
 def _check_ascending(names: list[str], payload: Payload, what: str) -> list[str]:
     for before, after in pairwise(names):
-        if before >= after:  # the order of code points equals that of the UTF-8 bytes
+        if before >= after:  # code points sort like their UTF-8 bytes
             payload.fail(f"Repo.{what} is not in ascending order at {after!r}")
     return names
 

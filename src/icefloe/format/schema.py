@@ -1,4 +1,4 @@
-"""FlatBuffers schemas of the specification 2.1, field by field. V1 files use a subset of the same tables."""
+"""The FlatBuffers schemas of specification 2.1. V1 files use a subset of the same tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots: all nodes of a repository at one commit, and the manifests that they use."""
+"""Snapshots: all nodes of a repository at one commit, and the manifests of its arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ManifestRef:
 
     id: ManifestId
     extents: tuple[range, ...]
-    """The range of chunk indices along each dimension. Some writers omit the extents."""
+    """The range of chunk indices along each dimension; None if the writer omitted the extents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class DimensionShape:
 
 @dataclass(frozen=True, slots=True)
 class ArrayNodeData:
-    """The data of an array in a snapshot that are not in its zarr.json: shape, dimension names and
-    manifests."""
+    """The snapshot fields of an array besides its zarr.json: shape, dimension names and manifests."""
 
     shape: tuple[DimensionShape, ...]
     manifests: tuple[ManifestRef, ...] = ()
@@ -56,18 +55,18 @@ class ArrayNodeData:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The shape of an array in a snapshot, in elements."""
+        """The shape of the array in elements."""
         return tuple(dimension.array_length for dimension in self.shape)
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The dimension names of an array in a snapshot; None for a dimension without a name."""
+        """The dimension names of the array; None for a dimension without a name."""
         return self.dimension_names or (None,) * len(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupNodeData:
-    """The data of a group in a snapshot that are not in its zarr.json: none."""
+    """The snapshot fields of a group besides its zarr.json. There are none."""
 
 
 NodeData: TypeAlias = ArrayNodeData | GroupNodeData
@@ -86,7 +85,7 @@ class NodeSnapshot:
 
     @property
     def array(self) -> ArrayNodeData:
-        """The array data of a node in a snapshot; TypeError if the node is a group."""
+        """The array data of the node. Raises TypeError if the node is a group."""
         if not isinstance(self.node_data, ArrayNodeData):
             raise TypeError(f"{self.path} is a group")
         return self.node_data
@@ -94,7 +93,7 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFileInfo:
-    """The entry of a manifest file in the list of a snapshot."""
+    """The entry of a manifest file in a snapshot's list of manifest files."""
 
     id: ManifestId
     size_bytes: int
@@ -116,12 +115,12 @@ _CURRENT_NODE: Final = TableSchema(
         ),
     },
 )
-"""A node without the old form of its shape."""
+"""The `NodeSnapshot` schema without the V1 form of the array shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Checked columns of nodes, and the row of each path."""
+    """Validated columns of nodes, and the row of each path."""
 
     columns: Tables
     rows: Mapping[str, int]
@@ -130,7 +129,7 @@ class _Sorted:
 class Nodes:
     """All nodes of a snapshot by path, sorted by the UTF-8 bytes of the path.
 
-    A few nodes are stored as objects, many as columns. Columns are also created on demand.
+    Small hierarchies are stored as objects, large ones as columns. Columns are also created on demand.
 
     Parameters
     ----------
@@ -142,15 +141,15 @@ class Nodes:
     Raises
     ------
     FormatError
-        If a rule of the specification is violated.
+        If the nodes violate the specification.
     """
 
     __slots__ = ("_load", "_place", "_sorted", "few", "written")
 
     few: Mapping[str, NodeSnapshot] | None
-    """The nodes by path, in order, if there are only a few."""
+    """The nodes by path, in order; only set if there are few nodes."""
     written: Blocks | None
-    """The encoded tables of many nodes, in order; None until a file is written."""
+    """The encoded tables of the nodes, in order; None until a snapshot file is written."""
 
     def __init__(self, columns: Tables, place: str = "snapshot") -> None:
         self.few = None
@@ -208,14 +207,16 @@ class Nodes:
         return list(self._rows)
 
     def find(self, path: str) -> NodeSnapshot | None:
-        """Return the node at a path of a snapshot, if there is one."""
+        """Return the node at a path of the snapshot; None if there is none."""
         if self.few is not None:
             return self.few.get(path)
         row = self._rows.get(path)
         return None if row is None else get_node_at(self.columns, row, self._place)
 
     def with_changes(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
-        """Return a copy of a snapshot's nodes with some added or replaced by path, and others removed."""
+        """Return a copy of these nodes in which some paths are added or replaced, and other paths are
+        removed.
+        """
         fresh = list(put)
         gone = {*remove, *(node.path for node in fresh)}
         if self.few is not None:
@@ -228,8 +229,8 @@ class Nodes:
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
 
     def find_arrays_of(self, manifests: Collection[ManifestId]) -> list[tuple[str, NodeId, int, ManifestId]]:
-        """Find the arrays of a snapshot whose only manifest is one of the given manifests: path, id,
-        dimensions and manifest of each.
+        """Find the arrays whose only manifest is one of the given manifests. Return path, id, dimensions and
+        manifest of each.
         """
         if self.few is not None:
             return [
@@ -252,7 +253,9 @@ class Nodes:
         ]
 
     def _find_single_manifests(self) -> tuple[NDArray[np.int64], Tables | None, NDArray[np.bool_]]:
-        """Return the rows of arrays that have exactly one manifest, all arrays, and a mask of them."""
+        """Return the rows of the arrays that have exactly one manifest, the columns of all arrays, and a mask
+        of the selected arrays.
+        """
         union = self.columns["node_data"] if len(self) else None
         arrays = None if union is None else union.tables.get(ARRAY_NODE)
         if union is None or arrays is None:
@@ -261,7 +264,7 @@ class Nodes:
         return np.flatnonzero(union.kinds == ARRAY_NODE)[single], arrays, single
 
     def with_manifests(self, ids: Mapping[str, ManifestId]) -> Nodes:
-        """Return a copy of a snapshot's nodes in which some arrays with exactly one manifest refer to another
+        """Return a copy of these nodes with another manifest for some of the arrays that have exactly one
         manifest.
         """
         if not ids:
@@ -295,7 +298,9 @@ class Nodes:
 
 
 class SplicedNodes(Nodes):
-    """The nodes of a large snapshot with a few changes. The encoded tables of unchanged nodes are reused."""
+    """The nodes of a large snapshot after a few changes, which reuse the encoded tables of unchanged
+    nodes.
+    """
 
     __slots__ = ("_paths", "used")
 
@@ -315,8 +320,9 @@ class SplicedNodes(Nodes):
     def over(
         base: Nodes, written: Blocks, fresh: Sequence[NodeSnapshot], gone: Collection[str]
     ) -> SplicedNodes:
-        """Create the nodes of a snapshot from the nodes of another snapshot, without some paths and with some
-        new nodes."""
+        """Create the nodes of a new snapshot from those of its base, with some paths removed and some nodes
+        added.
+        """
         used = Counter(base.used if isinstance(base, SplicedNodes) else _count_manifests(base))
         for path in gone:
             used.subtract(_get_manifests(base.find(path)))
@@ -381,7 +387,7 @@ def _count_manifests(nodes: Nodes) -> dict[ManifestId, int]:
 
 
 def _table_row(node: NodeSnapshot) -> Row:
-    """Return a node as a table of the current format, which leaves the old form of the shape empty."""
+    """Return a node as a row in the current format, without the V1 form of the shape."""
     row = make_node_row(node)
     kind, data = row["node_data"]
     return row if kind == GROUP_NODE else {**row, "node_data": (kind, {**data, "shape": ()})}
@@ -437,8 +443,9 @@ def _check_extents(columns: Tables, paths: Sequence[str], place: str) -> None:
 
 
 def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Drop `.` and empty names from node paths of a snapshot, like official readers. Canonical paths are
-    returned as they are."""
+    """Drop `.` and empty segments from node paths, like official readers. Canonical paths are returned
+    unchanged.
+    """
     if _is_all_canonical([path for path in paths if path != ROOT]):
         return paths
     try:
@@ -448,7 +455,9 @@ def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
 
 
 def _is_all_canonical(paths: Sequence[str]) -> bool:
-    """Return whether all paths look canonical when examined as one text; False may be a false alarm."""
+    """Return True if all paths are certainly canonical, judging from their concatenation. False may be a
+    false alarm.
+    """
     whole = "/".join(paths) + "/"
     suspicious = "///" in whole or "/./" in whole or "/../" in whole
     starts = {path[:1] for path in paths}
@@ -456,12 +465,12 @@ def _is_all_canonical(paths: Sequence[str]) -> bool:
 
 
 def get_node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
-    """Return one node of a snapshot from its columns."""
+    """Return the node in one row of the columns."""
     return make_node(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
 
 
 def make_node_row(node: NodeSnapshot) -> dict[str, Any]:
-    """Return a node of a snapshot as a `NodeSnapshot` table."""
+    """Encode a node as a row of a `NodeSnapshot` table."""
     row = {"id": node.id, "path": node.path, "user_data": node.user_data, "extra": node.extra}
     if isinstance(node.node_data, GroupNodeData):
         return row | {"node_data": (GROUP_NODE, {})}
@@ -479,7 +488,7 @@ def make_node_row(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def make_node(row: Row) -> NodeSnapshot:
-    """Return the node of a snapshot in a `NodeSnapshot` table."""
+    """Decode a node from a row of a `NodeSnapshot` table."""
     kind, data = row["node_data"]
     node_data: NodeData = GroupNodeData()
     if kind == ARRAY_NODE:
@@ -517,13 +526,14 @@ class ManifestFiles:
 
     @staticmethod
     def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Create a snapshot's list of manifest files from single entries, in any order."""
+        """Create a snapshot's list of manifest files from unsorted entries."""
         ordered = sorted({info.id: info for info in infos}.items())
         return ManifestFiles(_make_file_records([_make_file_row(info) for _, info in ordered]))
 
     def keep(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Return a snapshot's list of manifest files with the entries that are still used, and entries of new
-        files."""
+        """Return a copy of the list with only the entries that are still used, plus the entries of new
+        manifest files.
+        """
         new = sorted(written, key=attrgetter("id"))
         if self.records.few:
             kept = {bytes(row["id"]): row for row in self.records.rows() if ManifestId(row["id"]) in used}
@@ -551,12 +561,12 @@ class ManifestFiles:
     __hash__ = None  # type: ignore[assignment]
 
     def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
-        """Return the entry of a manifest in a snapshot, if it is listed."""
+        """Return the entry of a manifest file; None if it is not listed."""
         row = self.row(manifest_id)
         return None if row is None else _make_file_info(self.records.row(row))
 
     def row(self, manifest_id: ManifestId) -> int | None:
-        """Return the row of a manifest in a snapshot; None if it is not listed."""
+        """Return the row of a manifest file; None if it is not listed."""
         return find_id(self.ids, manifest_id)
 
 
@@ -585,7 +595,7 @@ class Snapshot:
 
     id: SnapshotId
     parent_id: SnapshotId | None
-    """The id of the parent; None also if only the repo info file knows it."""
+    """The id of the parent. Also None if the format records the parent only in the repo info file."""
     flushed_at_us: int
     """The time of the commit, in microseconds since 1970-01-01 UTC."""
     message: str
@@ -596,7 +606,7 @@ class Snapshot:
 
 
 def list_used_manifests(nodes: Nodes) -> list[ManifestId]:
-    """List the manifests to which the arrays of a snapshot refer, sorted and unique."""
+    """Return the ids of all manifests that the arrays of a snapshot refer to, sorted and unique."""
     if isinstance(nodes, SplicedNodes):
         return sorted(nodes.used)
     if nodes.few is not None:

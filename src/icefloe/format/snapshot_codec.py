@@ -1,4 +1,4 @@
-"""Encoding and decoding of snapshot files, and lookup of single nodes in a large snapshot."""
+"""Encode and decode snapshot files, and look up single nodes in large snapshots."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import Spec
 
 LAZY_FROM: Final = 1000
-"""The number of nodes from which a snapshot is decoded lazily, by lookups of single nodes."""
+"""Snapshots with at least this many nodes are decoded lazily, one node at a time."""
 
 _HEAD: Final = TableSchema("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
 _INFO_FIELDS: Final = ("id", "parent_id", "flushed_at", "message", "metadata")
@@ -75,7 +75,7 @@ def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
 
 
 def decode_snapshot_info(payload: Payload, spec: Spec) -> SnapshotInfo:
-    """Decode the entry of a snapshot from the payload of its file, without nodes and manifests."""
+    """Decode only the metadata of a snapshot (id, parent, time, message) from the payload of its file."""
     root = read_row(payload, _INFO)
     parent = root["parent_id"]
     return SnapshotInfo(
@@ -107,10 +107,10 @@ def _read_nodes(payload: Payload, files: ManifestFiles) -> Nodes:
 
 
 class PackedNodes(Nodes):
-    """The nodes of a large snapshot in encoded form. Single nodes are found quickly, and columns are created
-    on demand.
+    """The encoded nodes of a large snapshot. Single nodes are found quickly, and columns are created on
+    demand.
 
-    A lookup checks the tables that it touches; all nodes are checked when columns are built.
+    A lookup validates only the tables that it touches. All nodes are validated when columns are built.
     """
 
     __slots__ = ("_ascends", "_payload", "_read", "_slots")
@@ -127,7 +127,7 @@ class PackedNodes(Nodes):
         self._ascends: bool | None = None
 
     def __len__(self) -> int:
-        return len(self._slots)  # the weight in the cache: no reason to decode all nodes
+        return len(self._slots)  # needed for the cache weight, which must not decode all nodes
 
     def __contains__(self, path: str) -> bool:
         return self.find(path) is not None
@@ -143,7 +143,9 @@ class PackedNodes(Nodes):
         return super().find(path)
 
     def _is_in_order(self) -> bool:
-        """Return whether binary search finds all nodes: some releases wrote nodes in another order."""
+        """Return True if nodes are sorted, as binary search requires. Some releases wrote nodes in another
+        order.
+        """
         if self._ascends is None:
             tables = read_tables(self._payload, _PATHS, self._slots.positions())
             paths = tables["path"].texts(f"{self._place}: NodeSnapshot.path")
@@ -152,7 +154,7 @@ class PackedNodes(Nodes):
         return self._ascends
 
     def _search(self, path: str) -> int | None:
-        """Return the position of the node at a path by binary search, assuming that nodes are sorted."""
+        """Find the position of the node at a path by binary search. The nodes must be sorted."""
         target = path.encode("utf-8", "surrogatepass")
         low, high = 0, len(self._slots)
         while low < high:
@@ -247,7 +249,7 @@ def _refuse_unlisted(place: str) -> NoReturn:
 
 
 def _with_counts(nodes: Tables, payload: Payload) -> Tables:
-    """Return nodes with the current form of the shape (numbers of chunks), converting the old form."""
+    """Convert array shapes from the V1 form (chunk lengths) to the current form (numbers of chunks)."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]
@@ -272,7 +274,7 @@ def _with_counts(nodes: Tables, payload: Payload) -> Tables:
 
 
 def _add_counts_to_row(row: Row, payload: Payload) -> Row:
-    """Return a single node with the current form of the shape."""
+    """Convert the array shape of a single node to the current form."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE or data["shape_v2"] is not None:
         return row
@@ -286,18 +288,18 @@ def _add_counts_to_row(row: Row, payload: Payload) -> Row:
 
 
 def _count_chunks(shape: Ragged, payload: Payload) -> Ragged:
-    # In V1 chunk_length may be wrong (spec, DimensionShape), but it always leads to the right count.
+    # In V1 chunk_length may be wrong (spec, DimensionShape), but it always yields the right count.
     lengths, chunks = shape.items["array_length"], shape.items["chunk_length"]
     if ((chunks == 0) & (lengths > 0)).any():
         payload.fail("DimensionShape.chunk_length is 0 in a dimension that has elements")
     counts = (lengths // np.maximum(chunks, 1)) + (lengths % np.maximum(chunks, 1) != 0)
-    counts = np.minimum(counts, _U32_MAX)  # chunks beyond have no index
+    counts = np.minimum(counts, _U32_MAX)  # chunks beyond that have no index
     tables = Tables(len(lengths), {"array_length": lengths, "num_chunks": counts.astype(np.uint32)}, {})
     return Ragged(tables, shape.splits)
 
 
 def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
-    """Return nodes with their shapes in the form that files of version `spec` use."""
+    """Convert the array shapes of nodes to the form that files of version `spec` use."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]
@@ -321,7 +323,7 @@ def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
 
 
 def _convert_row_shape(row: Row, spec: Spec) -> Row:
-    """Return a single node with its shape in the form that files of version `spec` use."""
+    """Convert the array shape of a single node to the form that files of version `spec` use."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE:
         return row

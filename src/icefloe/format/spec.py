@@ -1,4 +1,6 @@
-"""Capabilities of each version of the specification. Code checks capabilities, not version numbers."""
+"""The capabilities of each version of the specification. Code checks capabilities instead of version
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ class Spec:
     """The capabilities of one version of the specification, which code checks instead of version numbers."""
 
     number: int
-    """The byte in the header of a file; 0 for the formats before version 1, which have none."""
+    """The version byte in file headers; 0 for the formats before version 1, which do not have one."""
     writable: bool
     """True if repositories can be changed, False if they can only be read."""
     refs_in_repo_info: bool
@@ -25,9 +27,9 @@ class Spec:
     parent_in_snapshot: bool
     """True if a snapshot file contains the id of its parent."""
     counts_chunks: bool
-    """True if a snapshot stores the number of chunks of each dimension instead of the length of a chunk."""
+    """True if a snapshot stores the number of chunks along each dimension instead of the chunk length."""
     compressed_locations: bool
-    """True if manifests may contain virtual locations that are compressed with a dictionary."""
+    """True if manifests may contain dictionary-compressed virtual locations."""
     extras: bool
     """True if snapshots and transaction logs may contain opaque bytes of later versions."""
     dump_metadata: Callable[[Any], bytes]
@@ -59,7 +61,7 @@ V2: Final = Spec(
     dump_metadata=flexbuffers.dumps,
     load_metadata=flexbuffers.loads,
 )
-"""Versions 2 and 2.1, which adds an optional field that older readers skip."""
+"""Versions 2 and 2.1. Version 2.1 only adds an optional field, which older readers skip."""
 
 _BY_NUMBER: Final = {spec.number: spec for spec in (V1, V2)}
 

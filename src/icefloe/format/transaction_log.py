@@ -49,34 +49,37 @@ class MoveOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdatedChunks:
-    """The written and deleted chunks in a transaction log: sorted coordinates by array, in order of node ids.
+    """The written and deleted chunks in a transaction log, as sorted coordinates per array, ordered by node
+    id.
 
-    An array whose rank changed in the commit has one list per rank, one after the other. A list may consist
-    of regions of the chunk grid instead of coordinates.
+    An array whose rank changed in the commit has one list per rank. A list may contain regions of the chunk
+    grid instead of coordinates.
     """
 
     node_ids: NodeIds
     counts: NDArray[np.int64]
-    """The number of chunks of each array."""
+    """The number of changed chunks of each array."""
     ranks: NDArray[np.int64]
     """The number of coordinates per chunk of each array."""
     numbers: NDArray[np.uint32]
-    """All coordinates, one after the other, without the coordinates of `regions`."""
+    """The coordinates of all arrays in one flat column, except for those stored in `regions`."""
     regions: Mapping[int, ChunkRegions] = field(default_factory=dict)
-    """The chunks of arrays whose coordinates are not listed, by row."""
+    """Chunk regions by row, for arrays whose coordinates are not listed."""
 
     @staticmethod
     def of(chunks: Mapping[NodeId, ArrayLike]) -> UpdatedChunks:
-        """Create the changed chunks of a transaction log from (n, dimensions) coordinates per array, in any
-        order."""
+        """Create the changed chunks of a transaction log from unsorted (n, dimensions) coordinates per
+        array.
+        """
         return UpdatedChunks.of_lists(
             [(node, np.asarray(coords, np.uint32)) for node, coords in chunks.items()]
         )
 
     @staticmethod
     def of_lists(lists: Sequence[tuple[NodeId, Coords | ChunkRegions]]) -> UpdatedChunks:
-        """Create the changed chunks of a transaction log from lists of coordinates or regions, of which one
-        array may have several."""
+        """Create the changed chunks of a transaction log from lists of coordinates or regions. An array may
+        have several lists.
+        """
         if not lists:
             return _NO_CHUNKS
         if len(lists) == 1 and not isinstance(only := lists[0][1], ChunkRegions):
@@ -147,8 +150,9 @@ def get_rank(chunks: Coords | ChunkRegions) -> int:
 
 
 def join_chunks(parts: Sequence[Coords | ChunkRegions], rank: int) -> Coords | ChunkRegions:
-    """Join changed chunks of one array from several logs, each once. Few chunks are listed even if they were
-    given as regions."""
+    """Join the changed chunks of one array from several logs, without duplicates. A small result is listed
+    even if the chunks were given as regions.
+    """
     if any(isinstance(part, ChunkRegions) for part in parts) and sum(map(len, parts)) > BLOCK_CHUNKS:
         return ChunkRegions(
             rank,
@@ -177,11 +181,11 @@ _NO_CHUNKS: Final = UpdatedChunks(
 class TransactionLog:
     """A transaction log: the changes of one commit.
 
-    Official writers may list a node of an amended commit as new and also as updated or deleted.
+    After an amend, official writers may list a node both as new and as updated or deleted.
     """
 
     id: SnapshotId
-    """The id of the snapshot of the commit."""
+    """The id of the snapshot that the commit created."""
     new_groups: NodeIds
     new_arrays: NodeIds
     deleted_groups: NodeIds
@@ -201,10 +205,10 @@ class TransactionLog:
         extra: bytes | None = None,
         **lists: Sequence[NodeId],
     ) -> TransactionLog:
-        """Create a transaction log from single node ids, in any order.
+        """Create a transaction log from unsorted node ids.
 
-        A node that is created and deleted in one commit is in no list, a new node only in the list of new
-        nodes, a deleted node only in the list of deleted nodes (spec, TransactionLog).
+        A node that was created and deleted in the same commit is not listed at all. New nodes are listed only
+        as new, and deleted nodes only as deleted (spec, TransactionLog).
         """
         chunks = (
             updated_chunks
@@ -251,5 +255,5 @@ def make_id_column(ids: Sequence[NodeId]) -> NodeIds:
 
 
 def sort_moves(moves: Iterable[MoveOperation]) -> tuple[MoveOperation, ...]:
-    """Sort the moves of a transaction log in the order of the specification."""
+    """Sort the moves of a transaction log in the order that the specification requires."""
     return tuple(sorted(moves, key=lambda move: make_component_key(move.to_path)))

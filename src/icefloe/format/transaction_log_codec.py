@@ -1,4 +1,4 @@
-"""Encoding and decoding of transaction log files."""
+"""Encode and decode transaction log files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ from icefloe.format.transaction_log import (
 )
 
 _MANY_NUMBERS: Final = 256
-"""The number of coordinates above which a log is written from columns."""
+"""Transaction logs with more coordinates than this are written from columns."""
 _MIN_CHUNK_BYTES: Final = 16
-"""The smallest size of a changed chunk in a log."""
+"""The minimum encoded size of a changed chunk in a transaction log."""
 _FEW_ARRAYS: Final = 1000
 
 
 def decode_transaction_log(payload: Payload) -> TransactionLog:
-    """Decode the payload of a transaction log file. Lists that some releases wrote unsorted are sorted."""
+    """Decode the payload of a transaction log file. Some releases wrote unsorted lists, which are sorted
+    here.
+    """
     large = _take_large_lists(payload)
     root = read_root(payload, TRANSACTION_LOG)
     lists: dict[str, Any] = {name: _read_ids(root[name].items) for name in LISTS}
@@ -57,8 +59,9 @@ def decode_transaction_log(payload: Payload) -> TransactionLog:
 
 
 def rename_transaction_log(payload: Payload, id: SnapshotId) -> int:
-    """Change the snapshot id of an encoded transaction log in place, without decoding anything else, and
-    return the position after it."""
+    """Replace the snapshot id in an encoded transaction log in place, without decoding anything else. Return
+    the position after the id.
+    """
     place = Cursor.root(payload, TRANSACTION_LOG).place_of("id")
     if place is None or place + SnapshotId.SIZE > payload.size:
         payload.fail("has no snapshot id")
@@ -67,12 +70,14 @@ def rename_transaction_log(payload: Payload, id: SnapshotId) -> int:
 
 
 def has_moves(payload: Payload) -> bool:
-    """Return whether an encoded transaction log contains moves."""
+    """Return True if an encoded transaction log contains moved nodes."""
     return bool(len(Cursor.root(payload, TRANSACTION_LOG).children("moved_nodes") or ()))
 
 
 def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes | U8 | PayloadParts:
-    """Encode the payload of a transaction log file. Regions of chunks are listed while it is written."""
+    """Encode the payload of a transaction log file. Chunk regions are expanded to coordinates during the
+    encoding.
+    """
     if log.moved_nodes and not spec.moves:
         raise FormatError(
             f"{place}: version {spec.number} of the format cannot record moved nodes",
@@ -103,7 +108,7 @@ def _make_chunk_rows(chunks: UpdatedChunks) -> list[Row]:
 
 
 def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place: str) -> U8 | PayloadParts:
-    """Encode a log with many chunks."""
+    """Encode a transaction log with many changed chunks."""
     chunks = log.updated_chunks
     keys = view_id_keys(chunks.node_ids)
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array are adjacent
@@ -152,10 +157,10 @@ def _make_chunk_indices(chunks: UpdatedChunks) -> Tables:
 
 
 def _take_large_lists(payload: Payload) -> dict[NodeId, ChunkRegions]:
-    """Read the long lists of sorted chunks of a log, and remove their items from the payload.
+    """Read the long, sorted chunk lists of a transaction log, and empty these lists in the payload.
 
-    Writers place the chunks of an array at a constant distance. They are viewed where they are, so that no
-    column of positions is necessary. All other lists stay in the payload.
+    Writers place the chunks of an array at a constant stride. They are viewed in place, which needs no column
+    of positions. All other lists stay in the payload.
     """
     if payload.size < BLOCK_CHUNKS * _MIN_CHUNK_BYTES or not payload.data.flags.writeable:
         return {}
@@ -211,7 +216,7 @@ def _read_updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
 
 
 def _is_ascending(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
-    """Return whether the coordinates of each array of one rank are ascending."""
+    """Return True if the coordinates of each array are ascending. All arrays have the same rank."""
     rows = coords.lengths == rank
     every = bool(rows.all())
     numbers = coords.items if every else coords.take(rows).items
@@ -222,7 +227,7 @@ def _is_ascending(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
 
 
 def _sort_and_join(chunks: UpdatedChunks) -> UpdatedChunks:
-    """Sort the chunks again, and join lists of one array."""
+    """Sort unsorted chunk lists, and join the lists that belong to one array."""
     return UpdatedChunks.of_lists(list(chunks))
 
 

@@ -1,4 +1,4 @@
-"""The ops log: one entry for each change of the repo info file."""
+"""The ops log, with one entry per change to the repo info file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.ops import AnyUpdateType, UpdateType
 
 
 class RepoAvailability(IntEnum):
-    """The availability of a repository in its updates: reads and writes, only reads, or none."""
+    """The availability of a repository: online, read-only or offline."""
 
     ONLINE = 0
     READ_ONLY = 1
@@ -27,19 +27,19 @@ class RepoAvailability(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """The status of a repository: its availability, the time of the last change, and the reason."""
+    """The status of a repository: its availability, and the time and reason of the last change."""
 
     availability: RepoAvailability = RepoAvailability.ONLINE
     set_at_us: int = 0
-    """The time of the change, in microseconds since 1970-01-01 UTC."""
+    """The time at which the status was set, in microseconds since 1970-01-01 UTC."""
     limited_availability_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RepoStatusChanged:
-    """The update of the repository status in the ops log.
+    """An ops log entry for a change of the repository status.
 
-    It can contain times that a datetime cannot represent.
+    Its time may be outside the range of `datetime`.
     """
 
     status: RepoStatus | None
@@ -65,10 +65,10 @@ UPDATE_TYPES: Final[tuple[type[Any], ...]] = (
     UpdateType.FeatureFlagChanged,
     RepoStatusChanged,
 )
-"""The types in the order of the union `UpdateType` of the specification, from 1."""
+"""The update types in the order of the specification's union `UpdateType`, numbered from 1."""
 
 FIELDS: Final = {kind: tuple(column.name for column in fields(kind)) for kind in UPDATE_TYPES}
-"""The fields of each type."""
+"""The fields of each update type."""
 _IDS: Final = {name for names in FIELDS.values() for name in names if name.endswith("snap_id")}
 _CODES: Final = {kind: code for code, kind in enumerate(UPDATE_TYPES, start=1)}
 
@@ -81,13 +81,15 @@ class Update:
     updated_at_us: int
     """The time of the update, in microseconds since 1970-01-01 UTC."""
     backup_path: str | None = None
-    """The file below `overwritten/` whose newest entry is this one; None if that file is `repo` itself."""
+    """The backup file below `overwritten/` whose newest entry is this one; None if it is in the current repo
+    info file.
+    """
 
 
 class Updates:
-    """The updates in one repo info file, its part of the ops log, newest first.
+    """The part of the ops log that is stored in one repo info file, newest first.
 
-    The newest entry is kept separately, because the next change writes it again with its backup.
+    The newest entry is kept separately, because the next change rewrites it with the path of its backup.
     """
 
     __slots__ = ("_newest", "_older", "_times")
@@ -111,7 +113,7 @@ class Updates:
 
     def __iter__(self) -> Iterator[Update]:
         if len(self):
-            yield self[0]  # often only the newest is needed; the others are decoded from columns at once
+            yield self[0]
             yield from map(read_update, self.older.rows())
 
     def __getitem__(self, row: int) -> Update:
@@ -133,7 +135,7 @@ class Updates:
 
     @property
     def blocks(self) -> Blocks:
-        """The encoded tables of the updates in an ops log."""
+        """The ops log entries as encoded tables."""
         if self._newest is None:
             return self._older.blocks
         return self._older.blocks.insert(0, UPDATE, _update_row(self._newest), self._older.place)
@@ -149,11 +151,13 @@ class Updates:
         return self._times
 
     def in_order(self) -> bool:
-        """Return whether each update of the ops log is newer than the next one."""
+        """Return True if ops log entries are ordered from newest to oldest, without equal times."""
         return not (self._times[1:] >= self._times[:-1]).any()
 
     def with_entry(self, update: Update, backup_path: str) -> Updates:
-        """Return a copy of the ops log with a new update; the update before gets the backup of its file."""
+        """Return a copy of the ops log with a new entry. The previous entry gets the path of its backup
+        file.
+        """
         older = self._older
         if len(self):
             older = self.older.insert(0, _update_row(replace(self[0], backup_path=backup_path)))
@@ -162,7 +166,7 @@ class Updates:
         return added
 
     def in_backup(self, backup_path: str) -> Updates:
-        """Return the updates in the ops log of a backup file.
+        """Return these updates as the ops log of a backup file.
 
         The newest update gets the path of this backup, unless it already has a path.
         """
@@ -172,7 +176,7 @@ class Updates:
         return self._match_columns(replace(newest, backup_path=backup_path), self.older)
 
     def first(self, count: int) -> Updates:
-        """Return the newest updates of the ops log."""
+        """Return the given number of newest ops log entries."""
         kept = self._match_columns(self._newest, self._older.first(count - (self._newest is not None)))
         kept._times = self._times[:count]
         return kept
@@ -184,7 +188,7 @@ class Updates:
 
 
 def make_status_row(status: RepoStatus) -> dict[str, Any]:
-    """Encode an update of the repository status as the columns of a `RepoStatus` table."""
+    """Encode the repository status as a row of a `RepoStatus` table."""
     return {
         "availability": status.availability,
         "set_at": status.set_at_us,
@@ -193,7 +197,7 @@ def make_status_row(status: RepoStatus) -> dict[str, Any]:
 
 
 def read_status(row: Row) -> RepoStatus:
-    """Decode an update of the repository status from a `RepoStatus` table.
+    """Decode the repository status from a row of a `RepoStatus` table.
 
     An unknown availability counts as offline.
     """
@@ -218,7 +222,7 @@ def _to_stored(name: str, value: Any) -> Any:
 
 
 def read_update(row: Row) -> Update:
-    """Decode an update, an entry of the ops log, from an `Update` table."""
+    """Decode an ops log entry from a row of an `Update` table."""
     code, values = row["update_type"]
     kind = UPDATE_TYPES[code - 1]
     if kind is UpdateType.FeatureFlagChanged:

@@ -171,7 +171,7 @@ def migrate(
 
 
 def is_interrupted(storage: Storage) -> bool:
-    """Return whether an upgrade of a legacy repository was interrupted."""
+    """Return True if an upgrade of a legacy repository was interrupted."""
     return storage.exists(_PLAN)
 
 
@@ -506,7 +506,7 @@ class _Migration:
 
 
 def _is_old_file(folder: str, name: str) -> bool:
-    """Return whether a file in a folder of an old repository is one of its objects, not a user's file."""
+    """Return True if a file in a folder of an old repository is one of its objects, not a user's file."""
     if folder == BACKUP:
         return is_own_path(name)
     return is_ref_file(f"{folder}/{name}") or parse_file_name(name) is not None

@@ -277,7 +277,7 @@ class Storage(ABC):
         """
 
     def fits(self, path: str) -> bool:
-        """Return whether the path of an object is short enough for this storage, as far as is known.
+        """Return True if the path of an object is short enough for this storage, as far as is known.
 
         Parameters
         ----------
@@ -426,7 +426,7 @@ class Storage(ABC):
         return self.head(path)[0].size_bytes
 
     def exists(self, path: str) -> bool:
-        """Return whether the storage has an object at a path.
+        """Return True if the storage has an object at a path.
 
         Parameters
         ----------

@@ -589,7 +589,7 @@ def _lock_file(descriptor: int) -> Iterator[None]:
 
 
 def _is_locked(path: str) -> bool:
-    """Return whether a process holds the lock of a file. The kernel releases it when the process ends."""
+    """Return True if a process holds the lock of a file. The kernel releases it when the process ends."""
     import fcntl
 
     descriptor = os.open(path, _READ)

@@ -143,14 +143,14 @@ def with_versions_between(
 
 
 def is_key_node(path: str) -> bool:
-    """Return whether a node records the keys of idempotent commits: the group of an application, or a group
+    """Return True if a node records the keys of idempotent commits: the group of an application, or a group
     above it.
     """
     return path in _GROUPS or is_within(path, KEYS)
 
 
 def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
-    """Return whether an idempotent commit with this key already happened; raise InvalidInputError if its data
+    """Return True if an idempotent commit with this key already happened; raise InvalidInputError if its data
     differs.
     """
     versions = get_versions(state, key.app)

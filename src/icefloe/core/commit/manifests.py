@@ -51,7 +51,7 @@ class Sources:
         return _to_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
-        """Return whether two sets of inputs would produce the same manifests in a commit."""
+        """Return True if two sets of inputs would produce the same manifests in a commit."""
         return (
             self.grid == other.grid
             and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]

@@ -144,7 +144,7 @@ class Branching:
         return base
 
     def _keeps_logs(self, base: SnapshotId) -> bool:
-        """Return whether the logs of all snapshots that expired after a snapshot are still known.
+        """Return True if the logs of all snapshots that expired after a snapshot are still known.
 
         Version 1 of the format does not keep them. In a repository that was upgraded from version 1, the
         history may have been cut off right after the first snapshot.
@@ -157,7 +157,7 @@ class Branching:
             return True
 
     def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
-        """Return whether the logs between two snapshots explain all their differences."""
+        """Return True if the logs between two snapshots explain all their differences."""
         parted = find_last_common_state(self.refs, one, other)
         if parted is None:
             return False
@@ -197,7 +197,7 @@ class Branching:
         return self._apply(ApplyRequest(onto, base, picked, picked, text, record, strategy, dry_run))
 
     def can_transplant(self, base: SnapshotId, source: SnapshotId, branch: str) -> bool:
-        """Return whether the commits between two snapshots can be applied to a branch as they are."""
+        """Return True if the commits between two snapshots can be applied to a branch as they are."""
         return can_transplant(self.refs, self.assets, base, source, self.refs.branch(branch))
 
     def transplant(
@@ -384,7 +384,7 @@ def _check_strategy(strategy: object) -> None:
 
 
 def _have_path_collision(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
-    """Return whether both sides created or moved a node to the same path."""
+    """Return True if both sides created or moved a node to the same path."""
     here = {ours.path(id) for id in since.changed}
     return bool({path for id in touched.changed if (path := theirs.path(id))} & here)
 

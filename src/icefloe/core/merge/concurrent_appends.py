@@ -138,7 +138,7 @@ class _Dataset:
 
     @computed_once
     def is_contested(self) -> bool:
-        """Return whether the tip differs from our base in one of the arrays."""
+        """Return True if the tip differs from our base in one of the arrays."""
         sides = self._sides
         return any(sides.base.node(path) != sides.tip.node(path) for path in self.members)
 
@@ -153,7 +153,7 @@ class _Dataset:
 
     @computed_once
     def _keeps_old_rows(self) -> bool:
-        """Return whether the tip still has all rows of the base at their positions."""
+        """Return True if the tip still has all rows of the base at their positions."""
         sides, path = self._sides, self._coordinate
         if self._get_length(sides.tip) < self._old:
             return False
@@ -516,7 +516,7 @@ class _Array:
             self._rewritten[at] = ref
 
     def _is_ours_alone(self, number: int, other: tuple[int, ...], rows: Rows) -> bool:
-        """Return whether our chunk can be kept, because its rows keep their positions and the tip has not
+        """Return True if our chunk can be kept, because its rows keep their positions and the tip has not
         written it."""
         mine, sides, at = self._our_rows[rows], self._sides, self._make_coords(number, other)
         new = np.arange(
@@ -581,7 +581,7 @@ class _Array:
     ) -> bool:
         """Apply our changes to rows that existed before, if the chunk at the old end contains some.
 
-        Return whether there were such changes.
+        Return True if there were such changes.
         """
         edits = self._read_edits_of_old_rows(number, other, rows)
         if edits is None:

@@ -79,9 +79,7 @@ class TheirChanges:
         return {path: is_array for path, is_array in found.items() if not is_key_node(path)}
 
     def deleted(self, node: NodeSnapshot | None) -> bool:
-        """Return whether the other side deleted a node, or whether the node did not
-        exist.
-        """
+        """Return True if the other side deleted a node, or if the node did not exist on that side."""
         if node is None:
             return True
         return _has(self.log.deleted_arrays if _is_array(node) else self.log.deleted_groups, node.id)
@@ -173,7 +171,7 @@ class Detection:
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
     def _is_lost_group(self, path: str) -> bool:
-        """Return whether a group of the base exists on neither side."""
+        """Return True if a group of the base exists on neither side."""
         if path in self._ours.created or path in self._theirs.new_nodes:
             return False
         group = self._base.find(self._ours.moved.get(path, path))
@@ -308,7 +306,7 @@ def find_moved_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict
 
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
-    """Return whether a node itself was moved, rather than one of its groups, to detect conflicts."""
+    """Return True if a node itself was moved, rather than one of its groups, to detect conflicts."""
     group, origin = get_parent(path), get_parent(moved[path])
     return group is None or moved.get(group) != origin
 
@@ -335,7 +333,7 @@ def _find_topmost(path: str, groups: Iterable[str]) -> str | None:
 
 
 def have_incompatible_metadata(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Return whether two versions of a zarr.json conflict, because the chunks of one cannot be decoded with
+    """Return True if two versions of a zarr.json conflict, because the chunks of one cannot be decoded with
     the other.
     """
 

@@ -44,7 +44,7 @@ class SnapshotLineage:
                 raise SnapshotNotFoundError(f"snapshot not found: {tip}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
 
     def contains(self, tip: SnapshotId, snapshot: SnapshotId) -> bool:
-        """Return whether a tip contains a snapshot in its lineage, or is that snapshot."""
+        """Return True if a tip contains a snapshot in its lineage, or is that snapshot."""
         return snapshot in self._list_ancestors(tip)
 
     def base(self, one: SnapshotId, other: SnapshotId) -> SnapshotId:
@@ -121,7 +121,7 @@ class SnapshotLineage:
 
 
 def has_file(assets: AssetStore, id: SnapshotId) -> bool:
-    """Return whether the file of an expired snapshot in the lineage still exists. The cache may contain
+    """Return True if the file of an expired snapshot in the lineage still exists. The cache may contain
     deleted ones."""
     return assets.storage.exists(f"{SNAPSHOTS}/{id}")
 
@@ -142,7 +142,7 @@ def get_merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
 
 
 def is_squash(info: SnapshotInfo) -> bool:
-    """Return whether a snapshot in a lineage is a squash of several commits.
+    """Return True if a snapshot in a lineage is a squash of several commits.
 
     Its log contains only their net changes.
     """

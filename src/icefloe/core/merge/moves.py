@@ -42,7 +42,7 @@ class Arrangement:
     """Conflicts that no strategy can resolve, because a node can have only one path."""
 
     def is_empty(self) -> bool:
-        """Return whether the merge moves none of our nodes."""
+        """Return True if the merge moves none of our nodes."""
         return not self.origins and not self.dropped
 
     def log(self, changes: ChangeSet, id: SnapshotId) -> TransactionLog:
@@ -132,7 +132,7 @@ class _Arranger:
         }
 
     def _is_deleted(self, id: NodeId) -> bool:
-        """Return whether either side deleted a node."""
+        """Return True if either side deleted a node."""
         return self._base.path(id) is not None and None in (self._ours.path(id), self._theirs.path(id))
 
     def _resolve_path(self, id: NodeId) -> str | None:
@@ -203,7 +203,7 @@ class _Arranger:
             dropped |= dead
 
     def _is_changed(self, id: NodeId) -> bool:
-        """Return whether the side that did not delete a node changed it."""
+        """Return True if the side that did not delete a node changed it."""
         before, after = self._base.node(id), self._ours.node(id) or self._theirs.node(id)
         return before is not None and after is not None and replace(after, path=before.path) != before
 

@@ -168,7 +168,7 @@ def replay(
 
 
 def is_record(found: Found) -> bool:
-    """Return whether a conflict of a rebase concerns only the records of a derived array.
+    """Return True if a conflict of a rebase concerns only the records of a derived array.
 
     Either side may be dropped: a record states what a chunk was computed from, and is valid only as long as
     the chunk does not change. The next run computes chunks without a record again.

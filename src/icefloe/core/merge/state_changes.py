@@ -152,7 +152,7 @@ class Touched:
         return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
 
     def overlaps(self, other: Touched) -> bool:
-        """Return whether both sides changed the same chunk, or the same node if its metadata or path changed,
+        """Return True if both sides changed the same chunk, or the same node if its metadata or path changed,
         since their common state.
         """
         if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
@@ -161,7 +161,7 @@ class Touched:
         return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
 
     def explains(self, before: State, after: State) -> bool:
-        """Return whether the logs account for all changes between two states, and mention only their
+        """Return True if the logs account for all changes between two states, and mention only their
         nodes.
         """
         # Chunks may belong to an array that was created and deleted again, which is in no list.

@@ -134,7 +134,7 @@ def _find_conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Fo
 
 
 def _is_compatible(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
-    """Return whether their chunks can be decoded with our metadata. A rebase would reject all of them."""
+    """Return True if their chunks can be decoded with our metadata. A rebase would reject all of them."""
     if _get_kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
         return False
     path = found.conflict.path

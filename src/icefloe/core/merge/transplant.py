@@ -41,7 +41,7 @@ class _Step:
 def can_transplant(
     refs: RefStore, assets: AssetStore, base: SnapshotId, source: SnapshotId, onto: SnapshotId
 ) -> bool:
-    """Return whether the commits between two snapshots can be applied to a third one as they are."""
+    """Return True if the commits between two snapshots can be applied to a third one as they are."""
     return _plan(refs, assets, base, source, onto) is not None
 
 
@@ -110,7 +110,7 @@ def _find_changed_nodes(before: Snapshot, after: Snapshot) -> tuple[NodeSnapshot
 
 
 def _is_apart(before: Snapshot, onto: Snapshot, changed: Mapping[str, NodeSnapshot]) -> bool:
-    """Return whether a snapshot that descends from `before` has all changed nodes as they were."""
+    """Return True if a snapshot that descends from `before` has all changed nodes as they were."""
     old, now = _by_path(before.nodes), _by_path(onto.nodes)
     for path in changed:
         if old.get(path) != now.get(path):

@@ -119,7 +119,7 @@ class RefStore(ABC):
         return
 
     def keeps(self, id: SnapshotId) -> bool:
-        """Return whether the objects of a snapshot survive all garbage collections that the ref store has
+        """Return True if the objects of a snapshot survive all garbage collections that the ref store has
         recorded.
         """
         raise make_unsupported_error("garbage collection", self.spec)

@@ -182,7 +182,7 @@ class RefStoreV1(RefStore):
             raise _make_no_snapshot_error(snapshot) from None
 
     def _is_reachable(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
-        """Return whether a snapshot is an ancestor of some tips, or of refs other than `file`."""
+        """Return True if a snapshot is an ancestor of some tips, or of refs other than `file`."""
         others = (id for each, id in self.all_refs().items() if each != file and id is not None)
         for tip in {*tips, *others}:
             with contextlib.suppress(ObjectNotFoundError, FormatError):  # the history is broken and ends here
@@ -247,7 +247,7 @@ class RefStoreV1(RefStore):
         raise AssertionError("attempts end with an error")
 
     def _is_in_history(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
-        """Return whether a snapshot is in the history of a tip, up to `base`."""
+        """Return True if a snapshot is in the history of a tip, up to `base`."""
         if base is None:
             return tip == snapshot
         ids = (info.id for info in self.ancestry(tip))
@@ -315,7 +315,7 @@ class RefStoreV1(RefStore):
             raise make_lost_base_error(snapshot.parent_id)
 
     def _is_safe(self, base: SnapshotId) -> bool:
-        """Return whether a snapshot, its history and its manifests exist and are not being deleted.
+        """Return True if a snapshot, its history and its manifests exist and are not being deleted.
 
         The snapshot that requires them was written before, so collections that start now keep them.
         """

@@ -357,7 +357,7 @@ class RefStoreV2(RefStore):
         self.update(checked, brings=snapshot, as_seen=True)
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
-        """Return whether garbage may have been collected between a mark and a state of the V2 refs."""
+        """Return True if garbage may have been collected between a mark and a state of the V2 refs."""
         for update in chain.from_iterable(self._log_files(info)):
             if update.updated_at_us <= since:
                 return False

@@ -1,1 +1,1 @@
-"""A FlatBuffers reader and builder that convert vectors of tables to numpy columns and back."""
+"""A FlatBuffers reader and builder that convert between vectors of tables and numpy columns."""

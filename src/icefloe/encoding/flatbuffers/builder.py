@@ -1,8 +1,8 @@
 """Build a FlatBuffers payload from columns.
 
-Rows with the same fields share one vtable and have a constant distance, so that a field of all of them is one
-strided assignment. First everything is placed, the root before its children; then one buffer is allocated and
-filled block by block. Strings that rows share (`Shared`) are written once.
+Rows with the same fields share one vtable and have a constant stride, so that each field of all rows is
+written by one strided assignment. First, everything is assigned a position, the root before its children.
+Then one buffer is allocated and filled block by block. Strings that rows share (`Shared`) are written once.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from icefloe.encoding.flatbuffers.tables import PRESENT, Tables
 from icefloe.errors import ErrorKind, FormatError
 
 _IN_ROW = 16
-"""Vectors with up to this many items are stored in the row of their table."""
+"""Vectors with at most this many items are stored next to their table."""
 
 _LONG_LIST = 256
-"""Longer lists are written one by one."""
+"""Lists longer than this are written one by one."""
 
 Write = Callable[[U8], None]
 Buffer: TypeAlias = bytes | memoryview
 
 
 def build(table: fb.TableSchema, root: Tables, place: str) -> U8:
-    """Build a FlatBuffers payload from columns, whose root table is the only row of `root`."""
+    """Build a FlatBuffers payload from columns. The root table is the only row of `root`."""
     builder = _Builder(place, 8)
     position = builder.tables(table, root)
     out = builder.filled()
@@ -59,14 +59,14 @@ def build(table: fb.TableSchema, root: Tables, place: str) -> U8:
 
 @dataclass(frozen=True, slots=True)
 class PayloadParts:
-    """A FlatBuffers payload that is built in parts while it is written."""
+    """A FlatBuffers payload that is built part by part while it is written."""
 
     size: int
     parts: Iterator[Buffer]
 
 
 def build_parts(table: fb.TableSchema, root: Tables, place: str) -> PayloadParts:
-    """Build a FlatBuffers payload from columns in parts. Columns may be `StreamedLists`."""
+    """Build a FlatBuffers payload from columns, part by part. Columns may be `StreamedLists`."""
     builder = _Builder(place, 8)
     position = builder.tables(table, root)
     out = builder.filled()
@@ -84,7 +84,7 @@ def build_parts(table: fb.TableSchema, root: Tables, place: str) -> PayloadParts
 
 
 def build_column_blocks(table: fb.TableSchema, rows: Tables, place: str) -> Blocks:
-    """Build encoded FlatBuffers tables from columns, which can be inserted into payloads."""
+    """Encode columns as FlatBuffers tables that can be inserted into payloads."""
     builder = _Builder(place, 0)
     positions = builder.tables(table, rows)
     return Blocks(builder.filled().tobytes(), positions, vtables=builder.vtables)
@@ -97,14 +97,14 @@ class _Builder:
         self.writes: list[Write] = []
         self.vtables: dict[bytes, int] = {}
         self.streams: list[tuple[int, int, Callable[[], Iterator[Buffer]]]] = []
-        """The ranges of the payload that are not placed in memory, in order, with the function that produces
-        each range.
+        """The ranges of the payload that are not kept in memory, in order, each with the function that
+        generates it.
         """
 
     def filled(self) -> U8:
-        """Return all placed values as bytes, padded to a multiple of 8.
+        """Return the buffer with all values, padded to a multiple of 8 bytes.
 
-        Streamed ranges stay untouched, so that the operating system assigns no memory to them.
+        Streamed ranges are not touched, so that the operating system allocates no memory for them.
         """
         check_size(self.size, self.place)
         out = np.zeros(-(-self.size // 8) * 8, np.uint8)
@@ -151,7 +151,7 @@ class _Builder:
         return self.vtables[head]
 
     def column(self, field: fb.Field, column: Any) -> I64 | _Targets:
-        """Place the values that the rows of a column point to, and return a position per row."""
+        """Place the values that the rows point to, and return one position per row."""
         match field:
             case fb.Bytes(text=text):
                 if isinstance(column, Shared):
@@ -175,7 +175,7 @@ class _Builder:
         raise TypeError(f"cannot write {field!r}")
 
     def blobs(self, blobs: Blobs, text: bool) -> I64:
-        """Place byte strings, each after its length; texts end in a null byte."""
+        """Place byte strings, each after its length. Texts end with a null byte."""
         if len(blobs) == 1:
             return self.blob(blobs[0], text)
         sizes = (blobs.lengths + (8 if text else 7)) & ~3
@@ -217,7 +217,7 @@ class _Builder:
         return positions
 
     def offsets(self, splits: I64, place: Callable[[], I64]) -> I64:
-        """Place vectors of offsets, then their targets, because offsets only point forward."""
+        """Place vectors of offsets and then their targets, because offsets can only point forward."""
         count = len(splits) - 1
         base = self.reserve(4 * (count + int(splits[-1])))
         positions = base + 4 * (splits[:-1] + np.arange(count))
@@ -244,7 +244,9 @@ class _Builder:
         return positions
 
     def streamed(self, table: fb.TableSchema, lists: StreamedLists) -> I64:
-        """Reserve vectors of offsets and their targets, which are tables with one short vector of numbers."""
+        """Reserve space for vectors of offsets and for their targets, which are tables with one short vector
+        of numbers.
+        """
         ((name, _),) = table.fields.items()
         sizes = np.array([len(rows) for rows in lists.items], np.int64)
         ends = to_splits(sizes)[lists.splits]
@@ -267,7 +269,7 @@ class _Builder:
 
 
 def _stream_offsets(base: int, lists: StreamedLists, placed: Sequence[tuple[int, int]]) -> Iterator[Buffer]:
-    """Yield vectors of offsets to rows whose positions and distances are known."""
+    """Yield vectors of offsets to rows whose positions and strides are known."""
     at = base
     for start, stop in pairwise(lists.splits.tolist()):
         yield sum(len(lists.items[item]) for item in range(start, stop)).to_bytes(4, "little")
@@ -281,7 +283,7 @@ def _stream_offsets(base: int, lists: StreamedLists, placed: Sequence[tuple[int,
 
 
 def _stream_rows(rows: RowBlocks, layout: RowLayout, name: str, at: int, vtable: int) -> Iterator[Buffer]:
-    """Yield tables whose only field is a vector that is stored in the row."""
+    """Yield tables whose only field is a vector that is stored next to the table."""
     for items in rows.blocks():
         block = np.zeros(len(items), layout.dtype)
         block["vtable"] = np.arange(at - vtable, at - vtable + len(items) * layout.stride, layout.stride)
@@ -294,7 +296,7 @@ def _stream_rows(rows: RowBlocks, layout: RowLayout, name: str, at: int, vtable:
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """Positions of shared strings, by code."""
+    """The positions of shared strings, by code."""
 
     positions: I64
     codes: NDArray[Any]
@@ -357,7 +359,7 @@ def _split_rectangles(table: fb.TableSchema, rows: Tables, name: str, column: Re
 
 
 def _find_short_lengths(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
-    """Return the lengths of vectors if all of them are short enough to be stored in the rows."""
+    """Return the lengths of vectors if all of them are short enough to be stored next to their tables."""
     if not isinstance(field, fb.Vector) or not isinstance(column, Ragged):
         return None
     lengths = column.lengths
@@ -368,7 +370,7 @@ def _find_short_lengths(field: fb.Field, column: Any) -> NDArray[np.int64] | Non
 def _make_part(
     table: fb.TableSchema, chosen: Any, rows: Tables, fields: Mapping[str, fb.Field], short: Container[str]
 ) -> _Part:
-    """Return rows of one layout, with their short vectors as rectangles."""
+    """Create a part from rows of one layout, with their short vectors as (rows, width) arrays."""
     columns, widths = dict(rows.columns), {}
     for name, field in fields.items():
         if not isinstance(field, fb.Vector):
@@ -397,7 +399,7 @@ def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int,
 
 
 def _write_row(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: memoryview) -> None:
-    """Write a single row with plain numbers instead of columns. Most tables of small files have one row."""
+    """Write a single row with plain numbers instead of columns. In small files, most tables have one row."""
     layout = part.layout
     struct.pack_into("<i", out, base, base - vtable)
     for name, field in layout.fields.items():

@@ -1,4 +1,4 @@
-"""Single lookups in a FlatBuffers payload: one table, one field, without columns."""
+"""Single lookups in a FlatBuffers payload, by table and field, without building columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cursor:
         self._memory = payload.data.data
         self._table = table
         self.position = position
-        # Hot path: a lookup opens several tables, and calls would take longer than the checks.
+        # Hot path: a lookup opens several tables, and function calls would take longer than the checks.
         if position < 0 or position % 4 or position + 4 > payload.size:
             self._refuse(_SIGNED, position, "the table")
         self._vtable = at = position - _SIGNED.unpack_from(self._memory, position)[0]
@@ -52,7 +52,7 @@ class Cursor:
         return Cursor(payload, table, _OFFSET.unpack_from(payload.data.data, 0)[0])
 
     def number(self, name: str) -> int:
-        """Return a scalar field of the table, or the default of the field if it is absent."""
+        """Return the value of a scalar field, or its default if it is absent."""
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -61,7 +61,7 @@ class Cursor:
         return self._unpack(kind, at, name)
 
     def bytes(self, name: str) -> bytes | None:
-        """Return the bytes of a struct, byte vector or string field of the table; None if it is absent."""
+        """Return the bytes of a struct, byte vector or string field; None if it is absent."""
         field = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -88,7 +88,7 @@ class Cursor:
         return self._locate(name, self._table.fields[name])
 
     def numbers(self, name: str) -> tuple[Any, ...] | None:
-        """Return a field that is a vector of unsigned 32-bit numbers; None if it is absent."""
+        """Return the value of a field of type `[uint32]`; None if it is absent."""
         at = self._locate(name, self._table.fields[name])
         if at is None:
             return None
@@ -96,7 +96,7 @@ class Cursor:
         return struct.unpack_from(f"<{length}I", self._memory, start)
 
     def children(self, name: str) -> Slots | None:
-        """Return a field that is a vector of tables, without reading the tables; None if it is absent."""
+        """Return the value of a vector-of-tables field without reading the tables; None if it is absent."""
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -138,7 +138,7 @@ class Cursor:
 
 
 class Slots:
-    """A vector of FlatBuffers tables that are looked up one at a time, each with a cursor."""
+    """A vector of FlatBuffers tables, each of which is read through its own cursor."""
 
     __slots__ = ("_payload", "_start", "_table", "count")
 
@@ -156,11 +156,9 @@ class Slots:
         return Cursor(self._payload, self._table, at + _OFFSET.unpack_from(self._payload.data.data, at)[0])
 
     def view_vectors(self, name: str) -> NDArray[np.uint32] | None:
-        """View the vectors of unsigned 32-bit numbers of all tables below a FlatBuffers cursor as rows,
-        without a copy.
+        """View a `[uint32]` field of all tables as the rows of one array, without a copy.
 
-        The result is None unless the tables have a constant distance and the same layout. Every table is
-        checked.
+        Returns None unless the tables have a constant stride and the same layout. Every table is checked.
         """
         first, last = self[0], self[self.count - 1]
         at, end = first.place_of(name), last.place_of(name)
@@ -190,13 +188,11 @@ class Slots:
         return np.ndarray((self.count, length), "<u4", self._payload.data.data, start, (stride, 4))
 
     def clear(self) -> None:
-        """Set the length of the vector at a FlatBuffers cursor to zero, in place."""
+        """Empty the vector in place by setting its length to zero."""
         self._payload.words[np.dtype("<u4")][(self._start >> 2) - 1] = 0
 
     def positions(self) -> I64:
-        """Return the byte positions of the FlatBuffers tables in the vector at a cursor as a column,
-        unchecked.
-        """
+        """Return the byte positions of all tables in the vector, without checking them."""
         at = np.arange(self._start, self._start + 4 * self.count, 4, dtype=np.int64)
         at += self._payload.words[np.dtype("<u4")][self._start >> 2 : (self._start >> 2) + self.count]
         return at

@@ -1,4 +1,4 @@
-"""Layouts of rows with one table type and one set of fields, computed once per type."""
+"""The memory layouts of encoded tables, computed once per table type and set of fields."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from icefloe.encoding.flatbuffers import schema as fb
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The layout of a FlatBuffers row: the positions of its fields in a table, and of its short vectors after
-    it."""
+    """The layout of an encoded FlatBuffers table: the positions of its fields, and of the short vectors
+    stored after it.
+    """
 
     fields: Mapping[str, fb.Field]
     vtable: bytes
     stride: int
-    """The distance between rows."""
+    """The distance between consecutive rows, in bytes."""
     align: int
     offsets: Mapping[str, int]
-    """The position of each field in the table. The value of a union has the suffix " value"."""
+    """The position of each field in the table. The key for the value of a union has the suffix " value"."""
     tails: Mapping[str, int]
-    """The position of each vector that is stored in the row."""
+    """The position of each vector that is stored after the table."""
     dtype: np.dtype[Any]
-    """The row as a structured type."""
+    """The row as a structured numpy dtype."""
 
 
 def make_layout(
     table: fb.TableSchema, fields: Mapping[str, fb.Field], widths: Mapping[str, int]
 ) -> RowLayout:
-    """Return the layout of FlatBuffers rows with these fields, and with vectors of these widths in
-    the row."""
+    """Compute the layout of FlatBuffers rows with the given fields, and with stored vectors of the given
+    widths.
+    """
     key = (tuple(fields), tuple(widths.items()))
     layout = table.layouts.get(key)
     if layout is None:
@@ -80,7 +82,7 @@ def _arrange(fields: Mapping[str, fb.Field]) -> tuple[dict[str, int], int, int]:
     align = max([4, *(each for each, _, _ in sizes)])
     sizes.sort(key=lambda entry: -entry[0])
     small = next((i for i, entry in enumerate(sizes) if entry[0] == 4), None)
-    if align == 8 and small is not None:  # fills the gap after the table's own offset
+    if align == 8 and small is not None:  # fills the gap after the table's vtable offset
         sizes.insert(0, sizes.pop(small))
     offsets, size = {}, 4
     for each, length, name in sizes:

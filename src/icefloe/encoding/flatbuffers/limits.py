@@ -1,4 +1,4 @@
-"""The size limit of payloads, and their first bytes."""
+"""The size limit of FlatBuffers payloads, and their first bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from icefloe.errors import ErrorKind, FormatError
 
 IDENTIFIER: Final = b"Ichk"
 MAX_PAYLOAD_BYTES: Final = (1 << 31) - 1
-"""Some FlatBuffers offsets are signed 32-bit numbers."""
+"""The maximum size of a payload. Some FlatBuffers offsets are signed 32-bit numbers."""
 
 
 def check_size(size: int, place: str) -> None:

@@ -1,12 +1,12 @@
 """Read vectors of FlatBuffers tables into columns.
 
-The tables of a block of rows are grouped by their vtable, so that the position of a field is one number per
-group, and its values are read at once. Any valid layout is accepted: vtables shared or not, before or after
-their tables, longer or shorter than known, fields in any order, children shared between parents.
+The tables of a block of rows are grouped by vtable, so that each field has a single position per group and
+its values are read at once. Any valid layout is accepted: shared or separate vtables, before or after their
+tables, longer or shorter than the schema, fields in any order, and children shared between parents.
 
-Nothing in a payload is trusted. Every position is checked before it is used, and all offsets except the one
-to the vtable point forward, so reading terminates. Children of several parents are counted for each of them
-against a `Budget`, so time and memory are proportional to the payload.
+Nothing in a payload is trusted. Every position is checked before use. All offsets except vtable offsets point
+forward, so reading terminates. Children with several parents are counted once per parent against a `Budget`,
+so time and memory are proportional to the payload.
 """
 
 from __future__ import annotations
@@ -39,18 +39,22 @@ SMALL_ITEMS = 1 << 16
 SMALL_BYTES = 16 << 20
 PLAIN_RATIO = 32
 SHARED_RATIO = 64
-"""The size of shared byte strings in relation to the payload. A reference itself takes more than 30 bytes."""
+"""The maximum total size of byte strings, counted once per reference, as a multiple of the payload size. A
+reference itself takes more than 30 bytes.
+"""
 ROWS = 1 << 14
 """The number of tables that are read at a time, so that the positions of their fields fit into the cache."""
 FEW_VTABLES = 8
-"""Up to this many vtables in a block are distinguished by comparison, without a sort."""
+"""Up to this many vtables per block are told apart by comparison instead of sorting."""
 
 Where = NDArray[np.bool_] | None
-"""The rows of a block that have a field; None if all have it."""
+"""The rows of a block that have a field; None if all rows have it."""
 
 
 class _Words(dict[np.dtype[Any], NDArray[Any]]):
-    """Bytes viewed as numbers of each type, created on first use: most small files need none."""
+    """Views of a buffer as numbers of each type. They are created on first use, because most small files need
+    none.
+    """
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
         self._data = data
@@ -62,7 +66,7 @@ class _Words(dict[np.dtype[Any], NDArray[Any]]):
 
 
 class Payload:
-    """The bytes of one FlatBuffers payload, from which a reader takes numbers at checked positions."""
+    """The bytes of one FlatBuffers payload. Numbers are read only at checked positions."""
 
     __slots__ = ("data", "place", "size", "words")
 
@@ -73,14 +77,12 @@ class Payload:
         self.words: Mapping[np.dtype[Any], NDArray[Any]] = _Words(self.data)
 
     def fail(self, what: str, at: int | None = None) -> NoReturn:
-        """Raise FormatError with the name of the file, and the byte at which the FlatBuffers payload is
-        damaged.
-        """
+        """Raise FormatError with the name of the file and the offset of the damaged byte."""
         where = "" if at is None else f" (byte {at} of {self.size})"
         raise FormatError(f"{self.place}: {what}{where}", kind=ErrorKind.INVALID_FILE_FORMAT)
 
     def check(self, positions: I64, size: int, align: int, what: str) -> None:
-        """Raise FormatError if some positions in a FlatBuffers payload are outside of it or misaligned."""
+        """Raise FormatError if any position is outside the payload or misaligned."""
         if not len(positions):
             return
         if len(positions) == 1:  # small files have many such columns: avoid reductions
@@ -95,20 +97,20 @@ class Payload:
             self.fail(f"{what} is not aligned to {align} bytes", bad)
 
     def numbers(self, dtype: np.dtype[Any], positions: I64, what: str) -> NDArray[Any]:
-        """Read the numbers at some positions of a FlatBuffers payload as a column."""
+        """Read the numbers at the given positions as a column."""
         width = dtype.itemsize
         self.check(positions, width, width, what)
         column: NDArray[Any] = self.words[dtype].take(positions >> (width.bit_length() - 1))
         return column
 
     def targets(self, positions: I64, what: str) -> I64:
-        """Read the targets of the offsets at some positions of a FlatBuffers payload."""
+        """Read the offsets at the given positions, and return the positions that they point to."""
         targets: I64 = positions + self.numbers(OFFSET, positions, what)
         return targets
 
     def vectors(self, positions: I64, item: int, align: int, what: str) -> tuple[I64, I64]:
-        """Read the starts and lengths of the vectors whose offsets are at some positions of a FlatBuffers
-        payload.
+        """Follow the offsets at the given positions, and return the starts and lengths of the vectors
+        there.
         """
         at = self.targets(positions, what)
         lengths = self.numbers(OFFSET, at, what).astype(np.int64)
@@ -124,7 +126,7 @@ class Payload:
 
     @staticmethod
     def parts(starts: I64, lengths: I64, size: int) -> Iterator[I64]:
-        """Read the positions of all items of many FlatBuffers vectors, in parts of limited size."""
+        """Yield the positions of all items of many vectors, in parts of limited size."""
         if len(starts) == 1:
             start = int(starts[0])
             end = start + int(lengths[0]) * size
@@ -137,7 +139,7 @@ class Payload:
 
     @staticmethod
     def items(starts: I64, lengths: I64, size: int) -> I64:
-        """Read the positions of all items of many FlatBuffers vectors."""
+        """Return the positions of all items of many vectors."""
         total = count_items(lengths)
         if len(starts) == 1:
             start = int(starts[0])
@@ -146,9 +148,9 @@ class Payload:
 
 
 class Budget:
-    """The budget for reading one FlatBuffers payload: the maximum numbers of items and bytes.
+    """The budget for reading one FlatBuffers payload: the maximum number of items and bytes.
 
-    A shared part counts each time that it is read.
+    A shared part counts each time it is read.
 
 
     """
@@ -162,13 +164,13 @@ class Budget:
         self._shared = max(SHARED_RATIO * payload.size, SMALL_BYTES)
 
     def items(self, lengths: I64, what: str) -> None:
-        """Subtract the items of vectors from the budget; raise FormatError if it is exceeded."""
+        """Subtract vector items from the budget; raise FormatError if it is exceeded."""
         self._items -= count_items(lengths)
         if self._items < 0:
             self._payload.fail(f"{what} has more items than the file has bytes")
 
     def blobs(self, lengths: I64, shared: bool, what: str) -> None:
-        """Subtract the bytes of byte strings from the budget; raise FormatError if it is exceeded."""
+        """Subtract byte strings from the budget; raise FormatError if it is exceeded."""
         if shared:
             self._shared -= count_items(lengths)
         else:
@@ -178,7 +180,9 @@ class Budget:
 
 
 def read_root(payload: Payload, table: fb.TableSchema) -> Tables:
-    """Read the root table of a FlatBuffers payload, and everything below it, as columns with one row."""
+    """Read the root table of a FlatBuffers payload, including all of its children, as columns with one
+    row.
+    """
     return read_tables(payload, table, find_root(payload, table))
 
 
@@ -192,7 +196,7 @@ def find_root(payload: Payload, table: fb.TableSchema) -> I64:
 def read_tables(
     payload: Payload, table: fb.TableSchema, positions: NDArray[Any], budget: Budget | None = None
 ) -> Tables:
-    """Read the FlatBuffers tables at some positions as columns."""
+    """Read the FlatBuffers tables at the given positions as columns."""
     if not len(positions):
         return make_no_tables(table)
     budget = budget or Budget(payload)
@@ -215,7 +219,7 @@ def count_items(lengths: I64) -> int:
 
 
 def _concat_blocks(blocks: list[Tables]) -> Tables:
-    """Join blocks field by field, and release the column of each block as soon as it is joined."""
+    """Concatenate blocks field by field, and release each block's columns as soon as they are copied."""
     if len(blocks) == 1:
         return blocks[0]
     loose = [dict(block.columns) for block in blocks]
@@ -263,7 +267,7 @@ def _read_block(payload: Payload, table: fb.TableSchema, rows: I64, budget: Budg
 
 
 def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str, budget: Budget) -> Any:
-    """Read the column of a field in the rows that have it."""
+    """Read a field as a column, only for the rows that have it."""
     match field:
         case fb.Scalar(dtype=dtype):
             return payload.numbers(dtype, positions, what)
@@ -346,7 +350,7 @@ def _read_union(
 
 
 def _spread_to_rows(column: Any, where: Where, field: fb.Field) -> Any:
-    """Extend the column of the rows that have a field to all rows."""
+    """Expand a column of the rows that have a field to all rows."""
     if where is None:
         return column
     if isinstance(column, np.ndarray):
@@ -384,9 +388,7 @@ class VTables:
             payload.fail(f"{what} is shorter than its head", int(self.distinct[self.sizes.argmin()]))
 
     def locate(self, slot: int) -> tuple[I64 | None, Where]:
-        """Return the rows that have a FlatBuffers field, and the positions of the field in these rows; None
-        if no row has the field.
-        """
+        """Return the rows that have a field, and its position in each of them; None if no row has it."""
         entry = 4 + 2 * slot
         if self.group is None:
             if int(self.sizes[0]) <= entry:
@@ -406,7 +408,9 @@ class VTables:
 
 
 def _find_distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
-    """Return the distinct values, and the index for each row (None if there is only one)."""
+    """Return the distinct values, and the index of each row's value (None if there is only one distinct
+    value).
+    """
     if len(vtables) == 1:
         return vtables, None
     group = np.zeros(len(vtables), np.uint8)

@@ -1,7 +1,7 @@
-"""Many tables of one type as rows, columns or encoded blocks. Other forms are created on demand.
+"""Lists of FlatBuffers tables, kept as rows, columns or encoded blocks, and converted on demand.
 
-Rows are for a few tables, columns for many, blocks for adding one to many: a commit that adds an entry to a
-list of thousands copies the bytes of the others.
+Rows suit short lists, columns long ones. Encoded blocks suit small changes to long lists: a commit that adds
+an entry to a list of thousands copies the bytes of all existing entries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from icefloe.encoding.flatbuffers.row_builder import Blocks, build_blocks
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 
 FEW: Final = 32
-"""Up to this many tables are read and written one by one."""
+"""Lists of up to this many tables are read and written one by one."""
 
 Row = Mapping[str, Any]
 
@@ -52,12 +52,12 @@ class Records:
 
     @property
     def few(self) -> bool:
-        """True if a list of FlatBuffers records is available as rows."""
+        """True if the list is kept as rows."""
         return self._rows is not None
 
     @property
     def columns(self) -> Tables:
-        """The list of FlatBuffers records in the form of columns."""
+        """The list as columns."""
         if self._columns is None:
             if self._rows is None and self._blocks is not None:
                 payload = Payload(self._blocks.buffer, self.place)
@@ -68,7 +68,7 @@ class Records:
 
     @property
     def blocks(self) -> Blocks:
-        """The list of FlatBuffers records in the form of encoded blocks."""
+        """The list as encoded FlatBuffers tables."""
         if self._blocks is None:
             if self._rows is not None:
                 self._blocks = build_blocks(self.table, self._rows, self.place)
@@ -77,11 +77,11 @@ class Records:
         return self._blocks
 
     def rows(self) -> Sequence[Row]:
-        """Return the list of FlatBuffers records in the form of dicts."""
+        """Return the list as one dict per record."""
         return self._rows if self._rows is not None else to_rows(self.table, self.columns, self.place)
 
     def row(self, row: int) -> Row:
-        """Return one of the FlatBuffers records in the form of a dict."""
+        """Return one record as a dict."""
         if self._rows is not None:
             return self._rows[row]
         if self._columns is None and self._blocks is not None:
@@ -92,7 +92,7 @@ class Records:
         return to_rows(self.table, one, self.place)[0]
 
     def insert(self, at: int, row: Row) -> Records:
-        """Return a copy of a list of FlatBuffers records with one more record before a row."""
+        """Return a copy of the list with one more record, inserted before a row."""
         rows = blocks = None
         if self._rows is not None and len(self._rows) < FEW:
             rows = [*self._rows[:at], row, *self._rows[at:]]
@@ -101,11 +101,11 @@ class Records:
         return Records(self.table, self.place, rows=rows, blocks=blocks)
 
     def first(self, count: int) -> Records:
-        """Return the first FlatBuffers records of a list, in its own form."""
+        """Return the first records of the list, in the form in which they are kept."""
         return self._slice(slice(0, count))
 
     def without_first(self) -> Records:
-        """Return a list of FlatBuffers records without its first one, in its own form."""
+        """Return the list without its first record, in the form in which it is kept."""
         return self._slice(slice(1, None))
 
     def _slice(self, which: slice) -> Records:
@@ -118,8 +118,8 @@ class Records:
         return Records(self.table, self.place, columns=self.columns.take(which))
 
     def with_every(self, name: str) -> Records:
-        """Return a copy of FlatBuffers records in which all have a field; some writers omit default
-        values.
+        """Return a copy of the list in which every record stores a field explicitly. Some writers omit
+        default values.
         """
         if self._columns is None or name not in self._columns.present:
             return self
@@ -127,7 +127,7 @@ class Records:
         return Records(self.table, self.place, columns=Tables(len(self), self._columns.columns, present))
 
     def number_positions(self, name: str) -> I64:
-        """Return the positions of the numbers of one field in the encoded blocks of FlatBuffers records."""
+        """Return the byte positions of one numeric field in the encoded blocks."""
         blocks = self.blocks
         if not len(blocks):
             return blocks.positions

@@ -1,10 +1,11 @@
-"""Build FlatBuffers from plain rows: the few tables that a small commit writes.
+"""Build FlatBuffers from plain rows, for the few tables that a small commit writes.
 
-A numpy call takes about a microsecond however short the column is, so a file of ten tables would spend most
-of its time on columns with one row. Here a table is one `struct.pack`. Tables that do not change between
-commits are not built again: they are inserted as `Blocks`, in one piece.
+A numpy call takes about a microsecond however short the column is, so building a file of ten tables from
+columns with one row would be slow. Here, a table is one `struct.pack`. Tables that do not change between
+commits are not built again, but inserted in one piece, as `Blocks`.
 
-Rows are those of `tables.from_rows`: a dict per table, with None or no entry for an absent field.
+Rows have the same form as in `tables.from_rows`: one dict per table, with None or no entry for an absent
+field.
 """
 
 from __future__ import annotations
@@ -28,36 +29,37 @@ from icefloe.errors import ErrorKind, FormatError
 Row = Mapping[str, Any]
 
 NUMBERS = {"u1": "B", "<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q"}
-"""Names of number types in numpy and in `struct`."""
+"""The `struct` format characters of numpy number types."""
 
 _OFFSET = struct.Struct("<I").pack
 _SHORT_AT = struct.Struct("<H").unpack_from
 _SIGNED_AT = struct.Struct("<i").unpack_from
 _PUT_OFFSET = struct.Struct("<I").pack_into
 _UNSET_FIELD: Final = ""
-"""A name that no field has, for offsets that are set when their target is placed."""
+"""A name that no field has. It marks offsets that are set once their target is placed."""
 _PADDING = tuple(bytes(length) for length in range(8))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Encoded FlatBuffers tables built from rows. All offsets are relative, so that tables can be placed
-    anywhere."""
+    """Encoded FlatBuffers tables. All offsets are relative, so that the tables can be inserted into any
+    payload.
+    """
 
     buffer: bytes | bytearray
-    """A multiple of 8 bytes, to be placed at a multiple of 8."""
+    """The encoded tables. The length is a multiple of 8, and the position must be as well."""
     positions: I64
     """The position of each table in the buffer, in the order of the rows."""
     dropped: int = 0
     """The number of unused tables in the buffer."""
     vtables: Mapping[bytes, int] = dataclass_field(default_factory=dict)
-    """The positions of vtables in the buffer, for further tables."""
+    """The positions of vtables in the buffer, so that further tables can share them."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def insert(self, row: int, table: fb.TableSchema, values: Row, place: str) -> Blocks:
-        """Return a copy of encoded FlatBuffers tables with one more row before the given one."""
+        """Return a copy of these tables with one more table inserted before a row."""
         return self.upsert([row], [False], table, [values], place)
 
     def upsert(
@@ -68,42 +70,42 @@ class Blocks:
         values: Sequence[Row],
         place: str,
     ) -> Blocks:
-        """Return a copy of encoded FlatBuffers tables with a few more rows, each before a given row or, with
-        `over`, in its place."""
+        """Return a copy of these tables with a few tables added, each before a given row or, with `over`, in
+        its place.
+        """
         builder = _Builder(bytearray(self.buffer), place, dict(self.vtables))
         made = np.array([builder.table(table, each) for each in values], np.int64)
         positions = put_rows(self.positions, rows, over, made)
         return Blocks(builder.finished(), positions, self.dropped + sum(over), builder.vtables)
 
     def number_position(self, row: int, slot: int) -> int:
-        """Return the position of a number in an encoded FlatBuffers table that was built from a row."""
+        """Return the byte position of a numeric field in the table of a row."""
         position = int(self.positions[row])
         vtable: int = position - _SIGNED_AT(self.buffer, position)[0]
         offset: int = _SHORT_AT(self.buffer, vtable + 4 + 2 * slot)[0]
         return position + offset
 
     def with_numbers(self, positions: I64, numbers: NDArray[Any]) -> Blocks:
-        """Return a copy of FlatBuffers tables that were built from rows with other numbers at some
-        positions.
-        """
+        """Return a copy of these tables in which the numbers at the given byte positions are replaced."""
         buffer = bytearray(self.buffer)
         np.frombuffer(buffer, numbers.dtype)[positions // numbers.itemsize] = numbers
         return Blocks(buffer, self.positions, self.dropped, self.vtables)
 
     def without(self, rows: Sequence[int]) -> Blocks:
-        """Return a copy of encoded FlatBuffers tables without a few rows, whose bytes remain in the
-        buffer."""
+        """Return a copy of these tables without a few rows. The bytes of removed tables remain in the
+        buffer.
+        """
         positions = np.delete(self.positions, rows) if rows else self.positions
         return Blocks(self.buffer, positions, self.dropped + len(rows), self.vtables)
 
     def take(self, rows: slice) -> Blocks:
-        """Return some of the encoded FlatBuffers tables. The bytes of the other rows remain in the buffer."""
+        """Return a slice of these tables. The bytes of all other tables remain in the buffer."""
         positions = self.positions[rows]
         return Blocks(self.buffer, positions, self.dropped + len(self) - len(positions), self.vtables)
 
 
 def build_row(table: fb.TableSchema, row: Row, place: str) -> bytes:
-    """Build a FlatBuffers payload from plain rows, given the row of its root table."""
+    """Build a FlatBuffers payload from the row of its root table."""
     builder = _Builder(bytearray(8), place)
     position = builder.table(table, row)
     out = builder.finished()
@@ -113,14 +115,14 @@ def build_row(table: fb.TableSchema, row: Row, place: str) -> bytes:
 
 
 def build_blocks(table: fb.TableSchema, rows: Iterable[Row], place: str) -> Blocks:
-    """Build encoded FlatBuffers tables from plain rows, which can be inserted into payloads."""
+    """Encode plain rows as FlatBuffers tables that can be inserted into payloads."""
     builder = _Builder(bytearray(), place)
     positions = [builder.table(table, row) for row in rows]
     return Blocks(builder.finished(), np.array(positions, np.int64), vtables=builder.vtables)
 
 
 class _Plan:
-    """A compiled plan to write tables with a given set of fields."""
+    """A precomputed plan for writing tables with a given set of fields."""
 
     __slots__ = ("align", "numbers", "pack", "places", "size", "unions", "vtable")
 
@@ -157,7 +159,9 @@ class _Plan:
             for name, field in layout.fields.items()
             if not isinstance(field, fb.Scalar | fb.Struct | fb.Variants)
         ]
-        """For each value that the table points to, its placing function and the position of its offset."""
+        """For each value that the table points to, the function that places it and the position of its
+        offset.
+        """
         self.unions = [
             (name, field.tables, layout.offsets[name], layout.offsets[f"{name} value"])
             for name, field in layout.fields.items()
@@ -188,7 +192,7 @@ class _Builder:
         return self.out
 
     def table(self, table: fb.TableSchema, row: Row) -> int:
-        """Place a table and everything below it, and return its position."""
+        """Place a table and all of its children, and return its position."""
         out, get = self.out, row.get
         key = tuple([name for name in table.optional if get(name) is not None])
         plan: _Plan = table.layouts.get(key) or _make_plan(table, key)
@@ -219,7 +223,7 @@ class _Builder:
         raise FormatError(f"{self.place}: {what}: {error}", kind=ErrorKind.SERIALIZATION) from None
 
     def text(self, text: str) -> int:
-        """Place a string, which ends in a null byte."""
+        """Place a string, terminated by a null byte."""
         out, data = self.out, encode_text(text)
         out += _PADDING[-len(out) % 4]
         position = len(out)

@@ -1,7 +1,7 @@
 """Read small FlatBuffers files as plain rows, without columns. Every position is checked, as in `reader`.
 
-A payload with more than a few thousand items is read as columns and then converted to rows: Python takes
-microseconds per table, and a malicious file may share its tables many times.
+A payload with more than a few thousand items is read as columns and then converted to rows, because Python
+takes microseconds per table and a malicious file may refer to the same table many times.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class _TooManyError(Exception):
 def read_row(
     payload: Payload, table: fb.TableSchema, records: Collection[str] = (), unread: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Read a small FlatBuffers payload as one row: a dict of the root table. Children in `records` become
-    `Records`.
+    """Read a small FlatBuffers payload as a dict of its root table. Children in `records` become `Records`.
 
-    Fields in `unread` are not read; their values in the dict are meaningless.
+    Fields in `unread` are skipped. Their values in the dict are meaningless.
     """
     reader = _Reader(payload)
     try:
@@ -63,11 +62,11 @@ def _read_row_of_columns(payload: Payload, table: fb.TableSchema, records: Colle
 
 
 _FIELDS = "fields"
-"""The key under which a table type caches the functions that read its fields."""
+"""The key under which a table schema caches the functions that read its fields."""
 
 
 def _list_fields(table: fb.TableSchema) -> list[tuple[Any, ...]]:
-    """Return name, label for errors, field, default and read function of each field."""
+    """Return the name, error label, schema, default and read function of each field."""
     found = []
     for name, field in table.fields.items():
         default = field.default if isinstance(field, fb.Scalar) else None
@@ -77,7 +76,7 @@ def _list_fields(table: fb.TableSchema) -> list[tuple[Any, ...]]:
 
 
 def _choose_read_function(field: fb.Field) -> Callable[[_Reader, int, str], Any] | None:
-    """Return the function that reads a present field; None for unions, which have two slots."""
+    """Return the function that reads a field if it is present; None for unions, which have two slots."""
     match field:
         case fb.Scalar(dtype=dtype):
             kind = _SCALARS[dtype]
@@ -117,7 +116,7 @@ class _Reader:
         return position
 
     def table(self, table: fb.TableSchema, position: int, skip: Collection[str] = ()) -> dict[str, Any]:
-        """Read a table and everything below it; for skipped fields only their position."""
+        """Read a table and all of its children. For skipped fields, return only their position."""
         vtable = position - self.number(_SIGNED, position, table.name)
         size = self.number(_SHORT, vtable, table.name)
         if size < 4:
@@ -170,7 +169,7 @@ class _Reader:
         return kind, self.table(field.tables[kind], self.target(position + value_at, what))
 
     def as_records(self, table: fb.TableSchema, name: str, at: int | None) -> Records | None:
-        """Read a vector of tables: a few as rows, more as columns."""
+        """Read a vector of tables as rows if there are few, and otherwise as columns."""
         if at is None:
             return None
         field: Any = table.fields[name]
@@ -208,23 +207,23 @@ class _Reader:
         return found
 
     def targets(self, at: int, what: str) -> list[int]:
-        """Return the targets of a vector of offsets."""
+        """Return the positions that a vector of offsets points to."""
         return [self.target(slot, what) for slot in self.slots(at, what)]
 
     def slots(self, at: int, what: str) -> range:
-        """Return the position of each offset in a vector of offsets."""
+        """Return the positions of the offsets in a vector of offsets."""
         start, count = self.vector(at, 4, 4, what)
         self.count(count)
         return range(start, start + 4 * count, 4)
 
     def count(self, items: int) -> None:
-        """Count items, and stop if the payload is too large to be read row by row."""
+        """Count items, and raise an error if the payload is too large to be read row by row."""
         self.items_left -= items
         if self.items_left < 0:
             raise _TooManyError
 
     def vector(self, at: int, item: int, align: int, what: str) -> tuple[int, int]:
-        """Return start and length of the vector whose offset is at a position."""
+        """Follow the offset at a position, and return the start and length of the vector there."""
         target = self.target(at, what)
         length = self.number(_OFFSET, target, what)
         start = target + 4
@@ -235,7 +234,7 @@ class _Reader:
         return start, length
 
     def target(self, at: int, what: str) -> int:
-        """Return the target of the offset at a position."""
+        """Return the position that the offset at a position points to."""
         return at + self.number(_OFFSET, at, what)
 
     def number(self, kind: struct.Struct, at: int, what: str) -> int:

@@ -1,7 +1,7 @@
-"""Description of FlatBuffers tables as data: field names, slots and types.
+"""FlatBuffers schemas as data: the names, slots and types of the fields of each table.
 
-A schema is written once per table of the specification. The columnar reader, the builders and single lookups
-use it.
+Each table of the specification has one schema, which the columnar reader, the builders and single lookups
+share.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """The description of a field in a FlatBuffers schema: its slot in the vtable, and whether it is
-    required."""
+    """A field in a FlatBuffers schema: its slot in the vtable, and whether it is required."""
 
     slot: int
     required: bool = False
@@ -25,7 +24,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar(Field):
-    """The schema of a FlatBuffers number, which is stored in the table itself. An absent number equals
+    """The schema of a number, which is stored in the table itself. An absent number has the value
     `default`.
     """
 
@@ -35,48 +34,49 @@ class Scalar(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct(Field):
-    """The schema of a FlatBuffers struct: a fixed number of bytes in the table itself, such as an
-    object id."""
+    """The schema of a struct: a fixed number of bytes in the table itself, such as an object id."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes(Field):
-    """The schema of a FlatBuffers string or vector of bytes, which is read into a column of type `Blobs`."""
+    """The schema of a string or byte vector, which is read into a `Blobs` column."""
 
     text: bool = False
     shared: bool = False
-    """True if thousands of rows may point to the same bytes, which are then deduplicated before copying."""
+    """True if thousands of rows may point to the same bytes, so that they are deduplicated before being
+    copied.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector(Field):
-    """The schema of a FlatBuffers vector of numbers or structs, which is read into a `Ragged` column of an
-    array, or into a two-dimensional array.
+    """The schema of a vector of numbers or structs, which is read into a `Ragged` column or a two-dimensional
+    array.
     """
 
     dtype: np.dtype[Any]
-    """The type of an item; structured for a struct."""
+    """The numpy dtype of an item; a structured dtype for structs."""
     align: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts(Field):
-    """The schema of a FlatBuffers vector of strings, which is read into a `Ragged` column of `Blobs`."""
+    """The schema of a vector of strings, which is read into a `Ragged` column of `Blobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children(Field):
-    """The schema of a FlatBuffers vector of tables, which is read into a `Ragged` column of `Tables`."""
+    """The schema of a vector of tables, which is read into a `Ragged` column of `Tables`."""
 
     table: TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variants(Field):
-    """The schema of a FlatBuffers union: a type byte in `slot` and a table in the next slot, which are read
-    into a column of type `Union`.
+    """The schema of a union, which is read into a `Union` column. The type byte is in `slot`, the table in
+    the next slot.
     """
 
     tables: Mapping[int, TableSchema]
@@ -84,8 +84,8 @@ class Variants(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child(Field):
-    """The schema of a single child table in FlatBuffers, which is read into a `Union` column in which every
-    present row has type 1.
+    """The schema of a single child table. It is read into a `Union` column in which every present row has
+    type 1.
     """
 
     table: TableSchema
@@ -93,14 +93,14 @@ class Child(Field):
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """The schema of a FlatBuffers table: its name in the specification and its fields."""
+    """The schema of a FlatBuffers table: its name in the specification, and its fields."""
 
     name: str
     fields: Mapping[str, Field]
     layouts: dict[Any, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
-    """Layouts of rows that builders have computed, for reuse."""
+    """A cache of the row layouts that builders have computed."""
     optional: tuple[str, ...] = dataclass_field(init=False, compare=False, repr=False)
-    """Fields that a row may lack: all except numbers, which have defaults."""
+    """The fields that a row may lack: all except numbers, which have defaults."""
 
     def __post_init__(self) -> None:
         names = tuple(name for name, field in self.fields.items() if not isinstance(field, Scalar))

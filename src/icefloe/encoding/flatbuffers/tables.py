@@ -1,4 +1,4 @@
-"""Many tables of one type as columns, and conversion between columns and plain dicts."""
+"""FlatBuffers tables of one type as columns, and conversion between columns and plain dicts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from icefloe.encoding.columns import Blobs, Ragged, Shared, concat, count_rows, 
 from icefloe.encoding.flatbuffers import schema as fb
 
 PRESENT = 1
-"""The type of a present row in the `Union` that represents a single child table."""
+"""The union type of a present row, in a `Union` that represents a single child table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """A set of FlatBuffers tables of one type as columns of `count` rows.
+    """FlatBuffers tables of one type as columns with `count` rows.
 
-    A column may be missing if no row has a value.
+    A column may be absent if no row has a value.
     """
 
     count: int
     columns: Mapping[str, Any]
     present: Mapping[str, NDArray[np.bool_]]
-    """A mask of the rows that have a field, for each field that only some rows have."""
+    """For each field that only some rows have, a mask of these rows."""
 
     def __len__(self) -> int:
         return self.count
@@ -37,21 +37,21 @@ class Tables:
         return self.columns[name]
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Return a mask of the FlatBuffers tables that have a field."""
+        """Return a mask of the rows that have a field."""
         if name not in self.columns:
             return np.zeros(self.count, np.bool_)
         mask = self.present.get(name)
         return np.ones(self.count, np.bool_) if mask is None else mask
 
     def take(self, rows: Any) -> Tables:
-        """Return some rows of a set of FlatBuffers tables (a slice, a mask or indices)."""
+        """Select rows by a slice, a mask or indices."""
         columns = {name: take(column, rows) for name, column in self.columns.items()}
         present = {name: mask[rows] for name, mask in self.present.items()}
         return Tables(count_rows(rows, self.count), columns, present)
 
     @staticmethod
     def concat(parts: Sequence[Tables]) -> Tables:
-        """Concatenate the columns of several sets of FlatBuffers tables."""
+        """Concatenate several sets of tables, column by column."""
         if len(parts) == 1:
             return parts[0]
         likes = {name: column for part in parts for name, column in part.columns.items()}
@@ -66,7 +66,7 @@ class Tables:
         return Tables(sum(part.count for part in parts), columns, present)
 
 
-@dataclass(frozen=True, eq=False)  # without slots, because the places are cached
+@dataclass(frozen=True, eq=False)  # without slots, because `places` is cached
 class Union:
     """A FlatBuffers union as a column of tables: one of several types per row, or none (type 0)."""
 
@@ -79,7 +79,7 @@ class Union:
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """The index of each row of a FlatBuffers union among the tables of its type."""
+        """For each row of the union, its index among the tables of its type."""
         places = np.zeros(len(self.kinds), np.int64)
         for kind in self.tables:
             rows = self.kinds == kind
@@ -87,14 +87,14 @@ class Union:
         return places
 
     def take(self, rows: Any) -> Union:
-        """Return some rows of a FlatBuffers union (a slice, a mask or indices) with their tables."""
+        """Select rows by a slice, a mask or indices, together with their tables."""
         kinds, places = self.kinds[rows], self.places[rows]
         tables = {kind: table.take(places[kinds == kind]) for kind, table in self.tables.items()}
         return Union(kinds, {kind: table for kind, table in tables.items() if len(table)})
 
     @staticmethod
     def concat(parts: Sequence[Union]) -> Union:
-        """Concatenate the rows and tables of several columns of a FlatBuffers union."""
+        """Concatenate several union columns, including their tables."""
         kinds = np.concatenate([part.kinds for part in parts])
         found = sorted({kind for part in parts for kind in part.tables})
         tables = {k: Tables.concat([part.tables[k] for part in parts if k in part.tables]) for k in found}
@@ -102,7 +102,7 @@ class Union:
 
 
 def make_absent(like: Any, count: int) -> Any:
-    """Return a column of FlatBuffers tables, of the same type as `like`, in which no row has a value."""
+    """Return a column of the same type as `like` in which no row has a value."""
     if isinstance(like, np.ndarray):
         return np.zeros((count, *like.shape[1:]), like.dtype)
     if isinstance(like, Blobs):
@@ -117,10 +117,10 @@ def make_absent(like: Any, count: int) -> Any:
 def from_rows(table: fb.TableSchema, rows: Sequence[Mapping[str, Any]]) -> Tables:
     """Create FlatBuffers tables as columns from one dict per row.
 
-    None is an absent field, or the default of a number.
+    None stands for an absent field, or for the default of a number.
 
-    Values are those of `to_rows`. Use this function for few rows only, because it loops over the rows in
-    Python.
+    Values have the same form as in `to_rows`. Use this function only for few rows, because it loops over them
+    in Python.
     """
     columns: dict[str, Any] = {}
     present: dict[str, NDArray[np.bool_]] = {}
@@ -194,8 +194,7 @@ def to_rows(table: fb.TableSchema, tables: Tables, place: str) -> list[dict[str,
 
 
 def get_values(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
-    """Convert one column of FlatBuffers tables to a value per row. The values of absent rows are
-    meaningless."""
+    """Convert one column to a list with one value per row. The values of absent rows are meaningless."""
     match field:
         case fb.Scalar():
             return column.tolist()  # type: ignore[no-any-return]

@@ -57,7 +57,7 @@ def _containers(stored: Mapping[str, Any], place: str, findings: LegacyFindings)
 
 
 def _is_empty_entry(entry: Any) -> bool:
-    """Return whether a container contains only the scheme of its URLs."""
+    """Return True if a container contains only the scheme of its URLs."""
     store = entry.get("store") if isinstance(entry, Mapping) else entry
     return isinstance(store, Mapping) and not any(store.values()) and "/" not in str(entry.get("url_prefix"))
 

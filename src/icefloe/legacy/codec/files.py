@@ -42,7 +42,7 @@ DRAFT: Final = Folders("draft", "r", "s", "m", "t", "c")
 
 
 def is_newer(data: bytes, place: str) -> bool:
-    """Return whether a legacy file has version 2 already, because an upgrade was interrupted."""
+    """Return True if a legacy file has version 2 already, because an upgrade was interrupted."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         return False
     return get_spec(HEADER.unpack_from(data)[2], place).refs_in_repo_info

@@ -146,7 +146,7 @@ def list_first_files(root: Folders) -> list[str]:
 
 
 def is_ref(key: str) -> bool:
-    """Return whether a file is the ref of a branch of a legacy repository."""
+    """Return True if a file is the ref of a branch of a legacy repository."""
     parts = key.split("/")
     if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
         return False
@@ -156,7 +156,7 @@ def is_ref(key: str) -> bool:
 
 
 def is_ref_file(key: str) -> bool:
-    """Return whether a file belongs to a branch or tag of a legacy repository, or is a tag's tombstone."""
+    """Return True if a file belongs to a branch or tag of a legacy repository, or is a tag's tombstone."""
     parts = key.split("/")
     if len(parts) == 2:
         return parts[0] == DRAFT.refs and parts[1].endswith(".json")

@@ -83,12 +83,12 @@ def find_foreign_endpoint(
 
 
 def is_same_endpoint(one: str, other: str) -> bool:
-    """Return whether two endpoint URLs lead to the same server, with or without default ports."""
+    """Return True if two endpoint URLs lead to the same server, with or without default ports."""
     return _normalize(one) == _normalize(other)
 
 
 def is_same_server(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
-    """Return whether two virtual chunk containers have the same endpoint, so that trust applies to both."""
+    """Return True if two virtual chunk containers have the same endpoint, so that trust applies to both."""
     mine, yours = getattr(store, "options", None), getattr(other, "options", None)
     if not isinstance(mine, S3Options) or not isinstance(yours, S3Options):
         return store == other

@@ -33,8 +33,9 @@ def read_region_from_env() -> str | None:
 
 
 def has_profile_keys_from_env() -> bool:
-    """Return whether to use the keys of an AWS profile: it has keys or a program, and the environment has
-    none."""
+    """Return True if the keys of the AWS profile apply: the profile has keys or a credential program, and the
+    environment has no keys.
+    """
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return False
     profile = _profile_from_env()
