@@ -1,4 +1,4 @@
-"""Compare the schemas of files, and report differences by file and variable before any data is written."""
+"""Compare the schemas of files, and report disagreements by file and variable before any data is written."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _OTHER_TARGET = Hint(
     group=None,
 )
 _GAP = 1.5
-"""The multiple of the usual step above which a step is reported as a gap."""
+"""The multiple of the usual step size above which a larger step is reported as a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileFinding:
-    """A finding from comparing inspected files: an error, a warning or a note about a file or variable."""
+    """A finding from comparing the schemas of files: an error, a warning or a note."""
 
     source: str
     variable: str
@@ -52,7 +52,7 @@ class FileFinding:
 
     @property
     def sentence(self) -> str:
-        """A finding about the agreement of files as a sentence, without the hint."""
+        """The finding as a sentence with the file and the variable, without the hint."""
         return ": ".join(filter(None, (self.source, self.variable, self.text)))
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class FileFinding:
 
 
 def collect_bad_files(findings: Iterable[FileFinding], files: Iterable[FileSchema]) -> list[BadFile]:
-    """Convert all findings about disagreeing files that are errors to bad files."""
+    """Convert all findings with the severity "error" to bad files."""
     sources = {file.source.url: file.source for file in files}
     nowhere = IngestSource("", 0, 0)
     wrong = dict.fromkeys(each for each in findings if each.severity == "error")
@@ -73,9 +73,7 @@ def collect_bad_files(findings: Iterable[FileFinding], files: Iterable[FileSchem
 def compare_variables(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[FileFinding]:
-    """Check the agreement of each variable with the existing array, or with the same variable in most
-    files.
-    """
+    """Compare each variable with the existing array, or else with the same variable in most files."""
     usual = _find_usual(files, concat_dim)
     if existing is not None:
         usual |= {each.name: (existing, each) for each in existing.variables}
@@ -97,8 +95,8 @@ def compare_variables(
 def _find_usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
-    """Return the most common schema of each variable, with a file that has it. If several are equally common,
-    the first one is returned.
+    """Return the most common schema of each variable, with a file that has it. Ties go to the schema that
+    comes first.
     """
     counts: dict[str, Counter[Any]] = {}
     firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
@@ -123,7 +121,7 @@ def _find_differences(
     def finding(text: str, severity: Severity = "error") -> FileFinding:
         return FileFinding(file.source.url, one.name, text, severity)
 
-    # xarray adds the concatenation dimension to variables without it.
+    # xarray adds the concatenation dimension to variables that lack it.
     if not (set(one.dims) <= set(other.dims) or set(other.dims) <= set(one.dims)):
         yield finding(f"has the dimensions {_format(one.dims)}, others have {_format(other.dims)}")
         return
@@ -131,13 +129,13 @@ def _find_differences(
         here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
         if here != there and dim != concat_dim and dim not in file.values:
             yield finding(f"has {here} cells along {dim}, others have {there}")
-        elif here < min(there, 1) and concat_dim is None:  # xarray cannot determine the position of the file
+        elif here < min(there, 1) and concat_dim is None:  # xarray cannot determine where the file belongs
             yield finding(f"has no cells along {dim}")
     if one is other:  # the usual case
         return
     calendars = _get_calendar(one), _get_calendar(other)
     if None not in calendars and calendars[0] != calendars[1]:
-        # Calendars of datetime64 differ only before 1582, and xarray has already decoded the values.
+        # Calendars of datetime64 values differ only before 1582, and xarray has already decoded the values.
         is_cftime = _CFTIME in (_name_kind(one), _name_kind(other))
         problem = "has the calendar {}, others have {}".format(*calendars)
         yield finding(problem, "error" if is_cftime else "note")
@@ -165,7 +163,7 @@ def _find_differences(
 
 
 def _normalize(units: str) -> str:
-    """Normalize the notation of units: `m s**-1` and `m.s^-1` are equal."""
+    """Normalize the spelling of units: `m s**-1` and `m.s^-1` are equal."""
     return " ".join(units.replace("**", "").replace("^", "").replace(".", " ").split())
 
 
@@ -203,13 +201,13 @@ def _format(dims: Sequence[str]) -> str:
 def find_label_problems(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[FileFinding]:
-    """Yield a finding if the labels along a concatenated dimension are repeated or unsorted."""
+    """Yield findings for labels along a concatenated dimension that are repeated or unsorted."""
     schemas = [*files, *([existing] if existing is not None else [])]
     dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
     for dim in sorted(dims):
         labels = [each.values[dim] for each in schemas if dim in each.sizes and dim in each.values]
         if len(labels) < (2 if concat_dim is None else 1):
-            continue  # the order of a single file does not matter, unless `concat_dim` announces more files
+            continue  # a single file may have any order, unless `concat_dim` implies more files
         if _has_same_labels(labels, several=concat_dim is None):
             continue
         for file in files:
@@ -226,7 +224,7 @@ def find_label_problems(
 
 
 def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
-    """Return whether all files have the same labels. Unless `several` is set, each file must have exactly one
+    """Return True if all files have the same labels. Unless `several` is set, each file must have exactly one
     label.
     """
     first = labels[0]
@@ -236,7 +234,7 @@ def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
 
 
 def _find_disorder(dim: str, labels: Any, where: str) -> str:
-    """Describe the first label that is repeated or out of order. Return "" if all labels are in order."""
+    """Describe the first label that is repeated or out of order. Return "" if the labels are in order."""
     if labels is None or labels.ndim != 1 or labels.size < 2:
         return ""
     if labels.dtype.kind in "iufmM":
@@ -260,9 +258,7 @@ def find_order_problems(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]],
     names: Mapping[int, str],
 ) -> Iterator[FileFinding]:
-    """Check the order of inspected files: yield findings for coordinates that are not monotonic, and for
-    gaps.
-    """
+    """Yield findings for concatenated coordinates that are not monotonic or have gaps."""
     for dim in side_by_side:
         if dim not in dataset.indexes:
             continue
@@ -279,7 +275,7 @@ def find_order_problems(
 
 
 def is_strictly_monotonic(index: Any) -> bool:
-    """Return whether the labels of inspected files are strictly monotonic.
+    """Return True if the labels of a dimension are strictly monotonic.
 
     Text labels only have to be unique.
     """
@@ -288,12 +284,12 @@ def is_strictly_monotonic(index: Any) -> bool:
 
 
 def is_text_index(index: Any) -> bool:
-    """Return whether the index of an inspected file has text labels."""
+    """Return True if an index has text labels."""
     return index.inferred_type in ("string", "bytes")
 
 
 def format_label(value: Any) -> str:
-    """Format a label for findings about the agreement of files, without trailing zeros of nanoseconds."""
+    """Format a label for messages. Trailing zeros in nanosecond times are dropped."""
     return str(value.astype("M8[us]").item()) if isinstance(value, np.datetime64) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Choose an xarray engine for a file, and explain how to install a missing engine."""
+"""Choose an xarray engine for a file, and explain how to install a missing one."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _SKIPPED = re.compile(r"skipping variable: .*shortName='([^']*)'")
 _heard = threading.local()
 
 Reader = Literal["any", "h5netcdf", "references"]
-"""How a file is opened. "any" is the engine that xarray chooses, and "references" is for filters that only
-icefloe's codecs can decode."""
+"""How a file is opened. "any" leaves the choice to xarray, and "references" is for filters that only
+icefloe's codecs can decode.
+"""
 _BUILT_INTO_HDF5 = range(7)
-"""The ids of the filters that are part of HDF5."""
+"""The ids of filters that are built into HDF5."""
 _BUILT_INTO_NETCDF = frozenset({307, 32001, 32015})
-"""The ids of bzip2, Blosc and Zstandard, with which netCDF-C may have been built."""
+"""The ids of bzip2, Blosc and Zstandard, which netCDF-C supports only if it was built with them."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -54,11 +55,11 @@ _NO_ENGINE_MESSAGES: Final = (
     "found the following matches with the input file in xarray's IO backends",
     "it has no currently installed IO backends",
 )
-"""Parts of xarray's error messages if no installed engine can read a file."""
+"""Substrings of xarray's error messages if no installed engine can read a file."""
 
 
 class MissingEngineError(Exception):
-    """Error raised when an xarray engine does not exist or is not installed."""
+    """Error raised when an xarray engine is unknown or not installed."""
 
     def __init__(self, reason: str, remedy: str | Hint) -> None:
         super().__init__(reason, remedy)
@@ -67,7 +68,7 @@ class MissingEngineError(Exception):
 
 
 def refuse_missing(engine: str) -> None:
-    """Raise MissingEngineError unless the given xarray engine is installed."""
+    """Raise MissingEngineError if an xarray engine is not installed."""
     installed = sorted(xr.backends.list_engines())
     if engine in installed:
         return
@@ -80,17 +81,17 @@ def refuse_missing(engine: str) -> None:
 
 
 def is_no_engine_error(error: Exception) -> bool:
-    """Return whether xarray failed to open a file because no installed engine reads its format."""
+    """Return True if xarray could not open a file because no installed engine supports its format."""
     return any(text in str(error) for text in _NO_ENGINE_MESSAGES)
 
 
 def choose_reader(path: str, group: str | None) -> Reader:
-    """Choose the engine that opens a local file with all its groups; "any" if the file is not HDF5."""
+    """Choose an engine that can open all groups of a local HDF5 file. Return "any" for other formats."""
     try:
         status = os.stat(path)
         return _choose_reader(path, group or "/", status.st_mtime_ns, status.st_size)
     except (OSError, ImportError, KeyError, RuntimeError, ValueError):
-        return "any"  # the problem is reported when the file is opened
+        return "any"  # the error is reported when the file is opened
 
 
 @lru_cache(maxsize=256)
@@ -118,28 +119,29 @@ def _choose_reader(path: str, group: str, modified_ns: int, size: int) -> Reader
 
 def _iterate_datasets(group: Any, h5py: Any) -> Any:
     for name in group:
-        with suppress(KeyError):  # a broken link
+        with suppress(KeyError):  # a dangling link
             found = group[name]
             if isinstance(found, h5py.Dataset):
                 yield found
 
 
 def _mixes_dimensions(dataset: Any) -> bool:
-    """Return whether some dimensions have names and others do not. netCDF4 misreads such files, and h5netcdf
-    fails."""
+    """Return True if only some dimensions of an HDF5 dataset are named. netCDF4 misreads such files, and
+    h5netcdf fails.
+    """
     scales = dataset.attrs.get("DIMENSION_LIST", ())
     return any(len(each) for each in scales) and not all(len(each) for each in scales)
 
 
 def _list_filters(dataset: Any) -> set[int]:
-    """Return the ids of a dataset's filters that are not part of HDF5."""
+    """Return the ids of a dataset's filters that are not built into HDF5."""
     plist = dataset.id.get_create_plist()
     numbers = {plist.get_filter(place)[0] for place in range(plist.get_nfilters())}
     return {number for number in numbers if number not in _BUILT_INTO_HDF5}
 
 
 class _RecordCollector(logging.Filter):
-    """A logging filter that collects the log records of its thread instead of printing them."""
+    """A logging filter that collects the log records of one thread instead of printing them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         # docstring inherited
@@ -155,7 +157,7 @@ _ear = _RecordCollector()
 
 @contextmanager
 def collect_skipped_variables() -> Iterator[list[str]]:
-    """Collect the names of variables that the engine cfgrib skips in this thread."""
+    """Collect the names of variables that the cfgrib engine skips in this thread."""
     for name in _LOGS:
         logging.getLogger(name).addFilter(_ear)  # adding a filter again has no effect
     before: list[str] | None = getattr(_heard, "names", None)
@@ -167,7 +169,7 @@ def collect_skipped_variables() -> Iterator[list[str]]:
 
 
 def is_zip(path: str) -> bool:
-    """Return whether a local file is a zip file, which needs no xarray engine."""
+    """Return True if a local file is a zip file, which can be opened without an xarray engine."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -175,9 +177,9 @@ def is_zip(path: str) -> bool:
 
 
 def open_zip(path: str) -> StorePath:
-    """Open the Zarr store in a zip file, without an xarray engine.
+    """Open a Zarr store in a zip file without an xarray engine.
 
-    The store is at the root or inside a folder.
+    The store may be at the root of the zip file or in a directory.
     """
     with zipfile.ZipFile(path) as opened:
         root = find_root(opened.namelist(), path)

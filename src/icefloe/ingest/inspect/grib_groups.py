@@ -1,9 +1,9 @@
-"""Choose the target groups of GRIB files, from all files of a run and the existing arrays.
+"""Choose the target groups of GRIB files from all files of a run and the existing arrays.
 
-The variables of a GRIB file may not fit into one dataset. The file is then divided into parts, and each part
-goes to the group that contains its variables. If every file fits into one dataset, and these datasets fit
-together, groups are not needed. Otherwise, groups are named after the properties that distinguish parts in
-any file.
+The variables of a GRIB file may not fit into one dataset. The file is then split into parts, and each part is
+stored in the group of its variables. No groups are needed if every file fits into one dataset and all these
+datasets fit together. Otherwise, groups are named after the properties that distinguish parts in any of the
+files.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _UNKNOWN = ("unknown", "~", "")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A GRIB variable in a file or in the repository, with its levels."""
+    """A GRIB variable in a file or in the repository, with its level type, step type and levels."""
 
     name: str
     level_type: str
     step_type: str
     levels: frozenset[float]
     path: str | None = None
-    """The group of the repository that contains the variable; None for a file."""
+    """The repository group that contains the variable; None for a variable in a file."""
 
     @property
     def types(self) -> tuple[str, str]:
@@ -37,10 +37,10 @@ class _Field:
 
 
 def choose_groups(files: Sequence[FileSchema], stored: Mapping[str, FileSchema]) -> list[FileSchema]:
-    """Choose, for each GRIB file, whether it is ingested as a whole or in parts, and the target group of each
+    """Decide for each GRIB file whether it is ingested whole or in parts, and choose the target group of each
     part.
 
-    The schemas of other files are returned unchanged.
+    The schemas of files in other formats are returned unchanged.
     """
     by_url: dict[str, list[FileSchema]] = {}
     for file in files:
@@ -82,10 +82,10 @@ def _get_dimensions(schema: FileSchema, name: str) -> set[str]:
 
 
 def _fit_together(fields: Sequence[_Field]) -> bool:
-    """Return whether all variables can share one dataset.
+    """Return True if all GRIB variables can share one dataset.
 
-    They cannot if a name has several level types or step types, or if variables of one level type have
-    different levels.
+    They cannot if a variable name has several level types or step types, or if variables with the same level
+    type have different levels.
     """
     types: dict[str, set[tuple[str, str]]] = {}
     for each in fields:
@@ -96,8 +96,8 @@ def _fit_together(fields: Sequence[_Field]) -> bool:
 
 
 def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
-    """Return the level types for which variables have different levels and at least one variable has a single
-    level.
+    """Return the keys (such as level types) for which variables have different levels, at least one of them a
+    single level.
     """
     found: dict[Hashable, dict[str, frozenset[float]]] = {}
     for each in fields:
@@ -111,7 +111,7 @@ def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hash
 
 
 def _name_parts(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field]) -> Iterator[FileSchema]:
-    """Yield the parts of all files, with their target groups."""
+    """Yield the schemas of all parts of GRIB files, each with its target group."""
     numbers = _GroupNames(fields)
     kinds: list[tuple[FileSchema, Kind]] = []
     for parts in files:
@@ -126,9 +126,9 @@ def _name_parts(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field])
 
 
 class _GroupNames:
-    """The names of GRIB groups. Groups that do not differ in any property are numbered.
+    """Assigns names to GRIB groups. Groups that do not differ in any property are numbered.
 
-    A variable that is already stored stays in its group.
+    A variable that is already stored keeps its group.
     """
 
     def __init__(self, fields: Sequence[_Field]) -> None:
@@ -139,7 +139,7 @@ class _GroupNames:
             self._levels[(each.name, *each.types)] = levels | each.levels
         self._numbers: dict[Kind, dict[str, int]] = {}
         self.named: dict[Kind, str] = {}
-        """The groups of the repository by their kinds."""
+        """The existing groups of the repository, by kind."""
         for each in sorted(
             (each for each in fields if each.path is not None), key=lambda each: each.path or ""
         ):
@@ -166,12 +166,12 @@ class _GroupNames:
         return Kind(*types, format_level(levels))
 
     def reduce_kind(self, kind: Kind) -> Kind:
-        """Remove the level from the kind of a group, unless the level distinguishes groups."""
+        """Remove the level from the kind of a group, unless the level is needed to distinguish groups."""
         is_apart = (kind.level_type, kind.step_type) in self._apart
         return Kind(kind.level_type, kind.step_type, kind.level if is_apart else "")
 
     def assign_kinds(self, parts: Sequence[FileSchema]) -> Iterator[tuple[FileSchema, Kind]]:
-        """Yield the parts of a file with their kinds."""
+        """Yield each part of a file with its kind."""
         used: dict[Kind, set[int]] = {}
         for part in parts:
             fields = list(_list_fields(part))

@@ -1,4 +1,4 @@
-"""List the groups of a file. If several groups contain data, each one is ingested as a separate source."""
+"""List the groups of a file. If several groups contain data, each is ingested as a separate source."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from icefloe.virtual.parsers.kerchunk import is_parquet
 from icefloe.virtual.parsers.tiff import OVERVIEW
 
 ENGINES = (None, "netcdf4", "h5netcdf", "zarr")
-"""The engines that accept the path of a group."""
+"""The engines that accept a group path."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of an inspected file below its root, with and without arrays."""
+    """The groups of a file below its root, with and without arrays."""
 
     with_arrays: tuple[str, ...] = ()
-    """The paths of groups with arrays."""
+    """The paths of groups that contain arrays."""
     without_arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The attributes of groups without arrays, by path."""
+    """The attributes of groups that contain no arrays, by path."""
 
 
 _Found = Iterator[tuple[str, Mapping[str, Any] | None]]
-"""Pairs of a group's path and its attributes. The attributes are None for a group with arrays."""
+"""Pairs of a group path and the group's attributes. The attributes are None for a group with arrays."""
 
 
 def find_groups(source: IngestSource, reading: ReadOptions) -> Groups:
-    """Find the groups of a file to inspect below its root, without reading data.
+    """Find the groups of a file below its root, without reading data.
 
-    Return no groups if the options select a group, or an engine that does not support groups.
+    Return no groups if the options already select a group, or select an engine without support for groups.
     """
     if reading.group or reading.engine not in ENGINES:
         return Groups()
@@ -71,14 +71,14 @@ def _drop_hidden(found: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Group
 
 
 def _needs_parser(source: IngestSource) -> bool:
-    """Return whether only a virtual parser can list the groups of a source."""
+    """Return True if only a virtual parser can list the groups of a source."""
     if source.is_store:
         return source.is_repository or source.is_remote or is_parquet(source.url)
     return source.url.lower().endswith((".json", ".dmrpp"))
 
 
 def list_parsed_groups(dataset: VirtualDataset) -> Groups:
-    """List the groups of a parsed file to inspect, except reduced-resolution copies of an image."""
+    """List the groups of a parsed file, except overviews (reduced-resolution copies of an image)."""
     return _drop_hidden(
         (path, None if group.variables or group.refused else group.attributes)
         for path, group in dataset.walk()
@@ -102,7 +102,7 @@ def _list_hdf5_groups(file: Any) -> _Found:
     h5py = importlib.import_module("h5py")
     try:
         opened = h5py.File(file, "r", locking=False)
-    except OSError:  # this process has already opened the file with other locking flags
+    except OSError:  # this process already has the file open with other locking flags
         opened = h5py.File(file, "r")
     with opened:
         yield from _list_h5py_groups(opened, "", frozenset(), h5py)

@@ -1,6 +1,7 @@
-"""Inspect files: tasks return the schemas of a few files each, and the driver compares and sorts them.
+"""Inspect files: each task returns the schemas of a few files, which the driver compares and sorts.
 
-In virtual and hybrid mode a task parses each file once, for its schema and for the references to its chunks.
+In virtual and hybrid mode, a task parses each file once, for both its schema and the references to its
+chunks.
 """
 
 from __future__ import annotations
@@ -69,16 +70,16 @@ _TAKE_ALONE = Hint(
     open_options={"filter_by_keys": "{...}"},
 )
 _FILES_TOGETHER = 64
-"""The maximum number of files per task. Common parts of their schemas are sent once."""
+"""The maximum number of files per task. Schema parts that these files share are sent only once."""
 _LOOKS_PER_CORE = 4
 
 _MAX_NAMES = 8
-"""The maximum number of names that messages list."""
+"""The maximum number of names to list in a message."""
 _SELECT = Hint("select one as source group ({source_group})", source_group=None)
 _SELECT_VARIABLES = Hint("select the other variables ({variables})", variables=None)
 _NO_GROUPS = Groups()
 _Offered: TypeAlias = Mapping[str, Sequence[str]]
-"""The data variables in each group of a file, by path."""
+"""The names of the data variables in each group of a file, by group path."""
 
 _NOT_IN_CHUNKS = "its values are not stored in chunks that references can point to"
 _MADE_UP = "phony_dim_"
@@ -87,18 +88,20 @@ _TEXT = "it is variable-length text, whose values are stored outside of its chun
 
 @dataclass(frozen=True, slots=True)
 class InspectTask:
-    """A task for an executor: inspect some files."""
+    """An executor task that inspects some files."""
 
     sources: tuple[IngestSource, ...]
     reading: ReadOptions
     with_references: bool
-    """True to parse files, and to describe how their chunks could be referenced."""
+    """True to also parse the files and describe how their chunks could be referenced."""
     storage: Storage | None = None
-    """The storage for spilled references; None if they are not needed."""
+    """The storage to spill references to; None if references are not needed."""
 
 
 def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
-    """Inspect the files of a task, and return the schema of each, or a BadFile if it cannot be read."""
+    """Inspect the files of a task. Return a schema for each group with data, or a BadFile for unreadable
+    files.
+    """
     writer = SpillWriter(task.storage)
     known = ReusedDescriptions() if task.with_references else None
     described: dict[Any, tuple[VariableSchema, VariableSchema]] = {}
@@ -129,7 +132,8 @@ def _inspect_source(
 ) -> tuple[list[FileSchema | BadFile], VirtualDataset | None, str]:
     """Inspect all groups of a file. Return a schema for each group with data, or a single BadFile.
 
-    With `known`, also return the references to chunks of the file, or the reason why there are none.
+    With `known`, also return the parsed file with its chunk references, or the reason why it cannot be
+    parsed.
     """
     try:
         parts = parse_grib_parts(source, reading) if not reading.group and is_grib(source, reading) else None
@@ -148,7 +152,7 @@ def _inspect_source(
 
 
 def _find_groups_below(source: IngestSource, reading: ReadOptions, dataset: VirtualDataset | None) -> Groups:
-    """Return the groups of a file below its root, from the parsed file if there is one."""
+    """Return the groups of a file below its root, using the parsed file if available."""
     if reading.group or reading.engine not in ENGINES:
         return Groups()
     try:
@@ -167,10 +171,10 @@ def _inspect_group(source: IngestSource, path: str, reading: ReadOptions) -> Fil
 def _inspect_parts(
     source: IngestSource, parsed: VirtualDataset, reading: ReadOptions
 ) -> list[FileSchema | BadFile]:
-    """Inspect a GRIB file. Return a schema of the whole file if it fits into one dataset, and one for each
-    part.
+    """Inspect a GRIB file. If it fits into one dataset, return a schema of the whole file. Also return one
+    for each part.
 
-    If there is a single part, it is the whole file.
+    A file with a single part is returned only as a whole.
     """
     found: list[FileSchema | BadFile] = []
     kinds = list(parsed.groups)
@@ -191,10 +195,10 @@ def _select_with_data(
     reading: ReadOptions,
     groups: Groups = _NO_GROUPS,
 ) -> list[FileSchema | BadFile]:
-    """Select the groups of a file that have data variables. Return a BadFile if a group cannot be read, or if
-    none has data.
+    """Select the groups of a file that have data variables. Return a BadFile if a group is unreadable or none
+    has data.
 
-    If variables are selected by name, the groups that contain one of them are selected.
+    If variables are selected by name, only groups that contain at least one of them are selected.
     """
     if bad := [each for each in (root, *members) if isinstance(each, BadFile)]:
         return [refuse_without_data(bad[0], reading)]
@@ -215,13 +219,14 @@ def _is_above(path: str, files: Sequence[FileSchema]) -> bool:
 
 
 def _find_locations(source: IngestSource, dataset: VirtualDataset) -> tuple[str, ...]:
-    """Return one location per virtual chunk container that references point to, except the file or store
-    itself."""
+    """Return one referenced location per virtual chunk container, excluding the inspected file or store
+    itself.
+    """
     own = to_location(make_reference_url(source.address) if source.is_remote else source.url)
     found: dict[str, str] = {}
     for each in (
         dataset.sources
-    ):  # the sources of a Zarr store are its chunks, whose locations begin with that of the store
+    ):  # the sources of a Zarr store are its chunks, whose locations begin with the store's location
         if not each.location.startswith(own):
             found.setdefault(get_container_prefix(each.location), each.location)
     return tuple(found.values())
@@ -230,12 +235,12 @@ def _find_locations(source: IngestSource, dataset: VirtualDataset) -> tuple[str,
 def _parse(
     source: IngestSource, reading: ReadOptions, known: ReusedDescriptions
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
-    """Return the schema of a source, its references, and the reason if there are no references."""
+    """Return the schema of a source and its parsed dataset, or the reason why it cannot be parsed."""
     schema: FileSchema | None = None
     try:
         with ignore_warnings(), open_virtualized(source, reading) as (dataset, members):
             if members is not None and is_plain(reading):
-                # If this fails, xarray reads the schema instead and reports what is wrong.
+                # If this fails, xarray reads the schema instead and reports the error.
                 with suppress(Exception):
                     schema = describe_plain_file(members, source, reading, hash_ends(source, reading), known)
     except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
@@ -246,8 +251,9 @@ def _parse(
 def _adopt_names(
     virtual: VirtualVariable, variable: VariableSchema, sizes: Mapping[str, int]
 ) -> VirtualVariable:
-    """Return a parsed variable with the names that the engine gave to unnamed dimensions. Every engine
-    numbers them differently."""
+    """Rename the unnamed dimensions of a parsed variable as the xarray engine does. Every engine numbers them
+    differently.
+    """
     names = variable.raw_dims
     if len(names) != len(virtual.dimensions):
         return virtual
@@ -263,10 +269,11 @@ def _adopt_names(
 def _add_documents(
     schema: FileSchema, dataset: VirtualDataset | None, why: str, described: dict[Any, Any]
 ) -> FileSchema:
-    """Return a schema with the zarr.json of each variable's chunks, or the reason why they cannot be
+    """Add to each variable of a schema the zarr.json for its chunks, or the reason why they cannot be
     referenced.
 
-    `described` contains earlier results: equal variables of many files become one object, which is sent once.
+    `described` caches earlier results, so that equal variables of many files are the same object, which is
+    sent once.
     """
     refused = {} if dataset is None else {each.variable: each.sentence for each in dataset.refused}
     found = []
@@ -286,7 +293,7 @@ def _add_documents(
 
 
 def refuse_without_data(found: FileSchema | BadFile, reading: ReadOptions) -> FileSchema | BadFile:
-    """Return a BadFile instead of a schema if a file has no data variable to ingest."""
+    """Return a BadFile instead of the schema if a file has no data variables to ingest."""
     if isinstance(found, BadFile):
         return _explain_missing_group(found, reading) if reading.group and not found.is_sound else found
     if list_data_variables(found, reading.variables):
@@ -309,7 +316,7 @@ def refuse_without_data(found: FileSchema | BadFile, reading: ReadOptions) -> Fi
 
 
 def _explain_missing_group(bad: BadFile, reading: ReadOptions) -> BadFile:
-    """Explain the reason of a BadFile better if the source group does not exist in the file."""
+    """Improve the reason of a BadFile if the selected group does not exist in the file."""
     groups = _find_groups(bad.source, reading)
     if not groups or any(_is_below(path, reading.group or "") for path in groups):
         return bad
@@ -322,8 +329,8 @@ def _explain_missing_group(bad: BadFile, reading: ReadOptions) -> BadFile:
 
 
 def list_data_variables(schema: FileSchema, named: Sequence[str] = ()) -> list[str]:
-    """List the data variables of an inspected file: no coordinates and, unless named, no bounds or grid
-    mappings.
+    """List the data variables of a file, without coordinates. Bounds and grid mappings are excluded unless
+    named.
     """
     bounds = {each.attrs.get("bounds") for each in schema.variables if each.is_coordinate}
     return [
@@ -339,7 +346,9 @@ def _is_grid_mapping(variable: VariableSchema) -> bool:
 
 
 def _find_groups(source: IngestSource, reading: ReadOptions) -> _Offered:
-    """Return the data variables of all groups of a source; an empty mapping if they cannot be listed."""
+    """Return the data variables of all groups of a source. Return an empty mapping if they cannot
+    be listed.
+    """
     everything = replace(reading, group=None, variables=())
     try:
         parsed = virtualize_source(source, everything) if is_grib(source, everything) else None
@@ -365,15 +374,17 @@ def _format_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The result of inspecting all files: schemas in order, bad files, and findings."""
+    """The result of inspecting all files: sorted schemas, bad files, and findings."""
 
     files: tuple[FileSchema, ...]
     bad: tuple[BadFile, ...]
     findings: tuple[FileFinding, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Files that were ingested under other names. Files that references point to are in `files` as well."""
+    """Files that were already ingested under other names. If references point to a renamed file, `files`
+    contains it as well.
+    """
     variables: frozenset[str] = frozenset()
-    """The names of all variables in the files and in the target group."""
+    """The names of all variables in the files and the target group."""
     variants: Mapping[str, SchemaVariants] = field(default_factory=dict)
     """The distinct schemas of each variable, by target group."""
     dims: frozenset[str] = frozenset()
@@ -381,12 +392,12 @@ class Inspected:
 
     @property
     def new_names(self) -> dict[str, str]:
-        """The new names of renamed files to which references point, by old name."""
+        """The new names of renamed files that references point to, by old name."""
         return {each.was: each.source.url for each in self.renamed if each.is_referenced}
 
 
 def split_batches(files: Sequence[FileSchema], size: int | None) -> Iterator[Sequence[FileSchema]]:
-    """Split files to inspect and ingest into batches, one per commit. The groups of a file stay together."""
+    """Split inspected files into batches, one per commit. All groups of a file are in the same batch."""
     by_url: dict[str, list[FileSchema]] = {}
     for file in files:
         by_url.setdefault(file.source.url, []).append(file)
@@ -406,8 +417,8 @@ def inspect_sources(
 ) -> Inspected:
     """Inspect the selected sources, and compare them with each other and with the target group.
 
-    `stored` contains the schemas of the target group and of the groups below it. References that parsers find
-    are spilled. Files whose schemas are in the `cache` are not opened.
+    `stored` contains the schemas of the target group and the groups below it. Chunk references that parsers
+    find are spilled. Files whose schemas are in the `cache` are not opened.
     """
     LOGGER.info("%s", selection.outcome)
     sources, rows = selection.outcome.wanted, selection.ledger.rows
@@ -478,8 +489,9 @@ def inspect_sources(
 
 
 def _find_lost_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) -> Iterator[BadFile]:
-    """Yield a BadFile for each changed file that lost a group. The old data of that group would stay in the
-    repository."""
+    """Yield a BadFile for each changed file that no longer contains one of its groups. Otherwise the old data
+    of that group would remain in the repository.
+    """
     before: dict[str, set[str]] = {}
     for row in rows:
         before.setdefault(row.source, set()).add(row.target_group)
@@ -511,7 +523,7 @@ def _find_reserved_names(files: Sequence[FileSchema]) -> Iterator[BadFile]:
 def _refuse_unknown_variables(
     names: Sequence[str], found: Sequence[FileSchema | BadFile], stored: Sequence[FileSchema]
 ) -> None:
-    """Raise InvalidInputError if a selected variable exists in no file and not in the repository."""
+    """Raise InvalidInputError if a selected variable exists neither in the files nor in the repository."""
     files = [each for each in found if isinstance(each, FileSchema)]
     known = {variable.name for schema in (*files, *stored) for variable in schema.variables}
     offered = sorted({name for each in found for name in each.offered})
@@ -525,8 +537,9 @@ def _refuse_unknown_variables(
 
 
 def _note_new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[FileFinding]:
-    """Return a finding if no file has the concatenation dimension. Raise an error if a dimension has a
-    similar name."""
+    """Return a note if no file has the concatenation dimension. Raise an error if an existing dimension has a
+    similar name.
+    """
     if dim is None or any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas):
         return []
     dims = sorted({each for schema in schemas for each in schema.sizes})
@@ -545,7 +558,7 @@ def digest_values(
     reading: ReadOptions,
     executor: Executor,
 ) -> dict[tuple[int, str], str]:
-    """Hash the values of variables in all sources that have them, while files are inspected."""
+    """Hash the values of some variables in all sources that contain them, in executor tasks."""
     tasks = [DigestTask(source, reading, names) for source in sources.values()]
     results = executor.map(
         Task(digest_variables, "files compared", per_core=4, items_per_task=256, thread_safe=False), tasks

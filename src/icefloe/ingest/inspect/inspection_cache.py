@@ -1,9 +1,10 @@
-"""Keep the schemas of inspected files for the next run if this run fails.
+"""Cache the schemas of inspected files for the next run if a run fails.
 
-After a run that reports problems, the user repairs or skips some files and runs again, and all other files do
-not have to be opened a second time. The schemas are stored in one chunk object that no snapshot references.
-Its name is computed from the target and the options. It is deleted after a successful run, or by garbage
-collection. Problems are not cached, because their cause may be gone, for example if an engine was installed.
+After a run that reports problems, the user fixes or skips some files and runs again. With this cache, all
+other files do not have to be opened a second time. The schemas are stored in a chunk object that no snapshot
+references, and whose name is computed from the target and the options. It is deleted after a successful run,
+or by garbage collection. Problems are not cached, because their cause may no longer exist, for example after
+an engine was installed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 _VERSION = 1
 _LEVEL = 1
 _NOT_KEPT = frozenset({"source", "spilled"})
-"""The fields that are not cached: the source belongs to the current run, and spilled references are
-deleted."""
+"""Schema fields that are not cached, because the source belongs to the current run and spilled references are
+deleted.
+"""
 
 
 class InspectionCache:
-    """A cache of schemas that earlier runs have inspected. It is read at the start, and written if the run
-    fails."""
+    """A cache of schemas from earlier runs. It is read when a run starts, and written if the run fails."""
 
     def __init__(self, storage: Storage, options: Options) -> None:
         self._storage = storage
@@ -48,10 +49,10 @@ class InspectionCache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Store the schemas if the run failed; delete them if it succeeded. Storage errors are ignored.
+        """Store the schemas if the run failed, or delete them if it succeeded. Storage errors are ignored.
 
-        After an error about an option nothing is stored, so a repository that was created for the run is
-        still empty and can be removed.
+        After an error about an option, nothing is stored, so that a repository created for this run is still
+        empty and can be removed.
         """
         is_option = isinstance(error, InvalidInputError) and not isinstance(error, ProblemsError)
         with suppress(StorageError):
@@ -63,7 +64,7 @@ class InspectionCache:
                 self._storage.put(self._path, data, kind=ObjectKind.CHUNK)
 
     def find(self, sources: Iterable[IngestSource]) -> dict[str, list[FileSchema]]:
-        """Return the cached schemas of sources that have not changed since they were inspected, by URL."""
+        """Return cached schemas by URL, for sources that have not changed since they were inspected."""
         try:
             data, _ = self._storage.get(self._path)
             self._stored = True
@@ -75,18 +76,19 @@ class InspectionCache:
                 if _make_key(each) in stored
             }
         except (ObjectNotFoundError, FormatError, zstandard.ZstdError, ValueError, TypeError, KeyError):
-            return {}  # the object does not exist, or was written by another version of icefloe
+            return {}  # the object does not exist, or another version of icefloe wrote it
         return known if version == _VERSION else {}
 
     def add(self, schemas: Iterable[FileSchema]) -> None:
-        """Add the schemas that this run has inspected to the cache."""
+        """Add the schemas inspected in this run to the cache."""
         for each in schemas:
             self._schemas.setdefault(each.source.url, []).append(each)
 
 
 def _make_object_path(options: Options) -> str:
     """Return the path of the cache object. It does not depend on storage options, which may be secret and do
-    not change a schema."""
+    not affect schemas.
+    """
     reading = options.reading
     how = [options.branch, options.group, options.mode, reading.engine, reading.group, reading.variables]
     text = repr([*how, sorted((name, repr(value)) for name, value in reading.open_options.items())])
@@ -95,7 +97,7 @@ def _make_object_path(options: Options) -> str:
 
 
 def _make_key(source: IngestSource) -> str:
-    """Return a key for the version of a source: its etag, or its modification time."""
+    """Return a cache key for a source version: its etag, or else its modification time."""
     return f"{source.url}\n{source.size_bytes}\n{source.etag or source.modified_us}"
 
 
@@ -116,13 +118,11 @@ def _decode_schema(encoded: Any) -> dict[str, Any]:
 
 
 class _NotEncodableError(Exception):
-    """Error raised for values of a type that cannot be cached, such as dates in a non-standard calendar."""
+    """Error raised for values that cannot be cached, such as dates in a non-standard calendar."""
 
 
 def _encode(value: Any) -> Any:
-    """Convert a value to lists, maps, numbers, text and bytes. Values of types that msgpack lacks become
-    tagged lists.
-    """
+    """Convert a value to types that msgpack supports. Values of other types become tagged lists."""
     if isinstance(value, FileSchema | VariableSchema):
         names = [each.name for each in fields(value) if each.name not in _NOT_KEPT]
         return {name: _encode(getattr(value, name)) for name in names}

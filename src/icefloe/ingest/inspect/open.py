@@ -1,4 +1,4 @@
-"""Open sources through xarray, or as references to their chunks, without decoding."""
+"""Open sources with xarray, or as references to their chunks, without decoding values."""
 
 from __future__ import annotations
 
@@ -40,25 +40,26 @@ if TYPE_CHECKING:
 
 _CHUNK_CACHE_BYTES = 1 << 20
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
-"""The file name suffixes of files that xarray opens with cfgrib."""
+"""The suffixes of files that xarray opens with cfgrib."""
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
 """The first bytes of other formats, whose files may contain the bytes `GRIB`."""
 _RAW_OPTIONS: Mapping[str, Any] = {"decode_cf": False, "chunks": None, "create_default_indexes": False}
-"""Options that avoid loading labels to create indexes, because values are read by position."""
+"""Keyword arguments that prevent xarray from loading labels for indexes, because values are read
+by position.
+"""
 _UNNAMED_OPTIONS = {"phony_dims": "sort"}
-"""Options with which h5netcdf gives unnamed dimensions the same names as netCDF4."""
+"""Keyword arguments with which h5netcdf names unnamed dimensions as netCDF4 does."""
 
 
 @contextmanager
 def open_raw(
     source: IngestSource | StoredGroup, reading: ReadOptions, *, avoid_copy: bool = False, whole: bool = False
 ) -> Iterator[xr.Dataset]:
-    """Open the selected variables of a source to inspect or read, with their coordinates, without decoding or
-    loading values.
+    """Open the selected variables of a source and their coordinates, without decoding or loading values.
 
-    With `avoid_copy`, a remote file is read in ranges instead of being copied first, if possible. With
-    `whole`, all variables are included.
+    With `avoid_copy`, a remote file is read in byte ranges if possible, instead of being downloaded first.
+    With `whole`, all variables are included.
     """
     if isinstance(source, StoredGroup):
         with ignore_warnings():
@@ -79,7 +80,7 @@ def open_raw(
 
 
 def _restore_booleans(raw: xr.Dataset) -> xr.Dataset:
-    """Convert integers that h5py stored as booleans back to booleans, without loading them."""
+    """Convert integers that represent HDF5 booleans back to booleans, without loading them."""
     found = [name for name, each in raw.variables.items() if _is_boolean(each.encoding.get("dtype"))]
     if not found:
         return raw
@@ -105,7 +106,7 @@ def _add_inherited_coordinates(
     *,
     avoid_copy: bool,
 ) -> xr.Dataset:
-    """Add the coordinates that a group inherits from its parent groups."""
+    """Add the coordinates that a group inherits from its parents."""
     path = (reading.group or "").strip("/")
     if Kind.parse(path) is not None:
         return raw
@@ -177,7 +178,7 @@ def _open(
 
 
 def is_grib(source: IngestSource, reading: ReadOptions) -> bool:
-    """Return whether a source to open is a GRIB file and no engine or engine options were given."""
+    """Return True if a source is a GRIB file and the user chose neither an engine nor engine options."""
     if source.is_store or reading.engine not in (None, "cfgrib") or reading.open_options:
         return False
     if source.is_remote and source.size_bytes > 0:
@@ -191,7 +192,7 @@ def is_grib(source: IngestSource, reading: ReadOptions) -> bool:
 
 @contextmanager
 def _shrink_chunk_caches() -> Iterator[None]:
-    """Shrink netCDF4's chunk cache, by default 64 MiB per variable, because each chunk is read only once."""
+    """Shrink netCDF4's chunk cache (by default 64 MiB per variable), because each chunk is read only once."""
     try:
         library: Any = importlib.import_module("netCDF4")
     except ImportError:
@@ -206,7 +207,7 @@ def _shrink_chunk_caches() -> Iterator[None]:
 
 
 def _open_references(source: IngestSource, reading: ReadOptions, options: Mapping[str, Any]) -> xr.Dataset:
-    """Open a source as references to its chunks."""
+    """Open a source as a dataset of references to its chunks."""
     from icefloe.virtual.values import open_dataset, open_store
 
     dataset = virtualize_source(source, reading)
@@ -227,12 +228,13 @@ def _open_references(source: IngestSource, reading: ReadOptions, options: Mappin
 
 @dataclass(frozen=True, slots=True)
 class _GribFile:
-    """An opened GRIB file, cached because each part is opened several times: to inspect, write and check
-    it."""
+    """A parsed GRIB file. It is cached because each of its parts is opened several times: to inspect, write
+    and check it.
+    """
 
     dataset: VirtualDataset
     stores: dict[str, IcechunkStore] = field(default_factory=dict)
-    """The stores from which values are read, by the group of a part."""
+    """The stores to read values from, by the group of each part."""
 
 
 _grib_files: OrderedDict[IngestSource, _GribFile] = OrderedDict()
@@ -240,7 +242,7 @@ _KEPT_FILES = 4
 
 
 def parse_grib_parts(source: IngestSource, reading: ReadOptions) -> VirtualDataset:
-    """Parse a GRIB file to open into references, one group per part.
+    """Parse a GRIB file into references, with one group per part.
 
     The results for the last few files are cached.
     """
@@ -257,7 +259,7 @@ def parse_grib_parts(source: IngestSource, reading: ReadOptions) -> VirtualDatas
 
 
 def virtualize_source(source: IngestSource, reading: ReadOptions) -> VirtualDataset:
-    """Open a source by parsing it into references to its chunks."""
+    """Parse a source into references to its chunks."""
     group = reading.for_source(source).group or ""
     if Kind.parse(group) is not None:
         return parse_grib_parts(source, reading).groups[group]
@@ -268,7 +270,9 @@ def virtualize_source(source: IngestSource, reading: ReadOptions) -> VirtualData
 def open_virtualized(
     source: IngestSource, reading: ReadOptions, *, grib_parts: bool = False
 ) -> AbstractContextManager[tuple[VirtualDataset, Members | None]]:
-    """Open a source by parsing it into references. An HDF5 file stays open until the context ends."""
+    """Parse a source into references, as a context manager. An HDF5 file stays open until the
+    context ends.
+    """
     from icefloe.virtual.open import parse_and_keep_open
     from icefloe.virtual.parsers import ParseOptions
 
@@ -288,9 +292,9 @@ def open_virtualized(
 
 
 def open_remote_hdf5(source: IngestSource, reading: ReadOptions) -> Any:
-    """Open a remote HDF5 file for range reads.
+    """Open a remote HDF5 file for reading in byte ranges.
 
-    Return None for other formats, and if the server does not support ranges.
+    Return None for other formats, or if the server does not support range requests.
     """
     from icefloe.virtual.parsers import recognize
     from icefloe.virtual.sources import open_file, to_location
@@ -302,24 +306,24 @@ def open_remote_hdf5(source: IngestSource, reading: ReadOptions) -> Any:
         file = open_file(to_location(make_reference_url(source.address)), access.store, access.credential)
         return file.as_binary() if recognize(file) == "hdf5" else None
     except (IcechunkError, CannotVirtualizeError):
-        return None  # the problem is reported when the copy is opened
+        return None  # the error is reported when the copy is opened
 
 
 def open_stored(session: Session, group: str) -> xr.Dataset:
-    """Open a group of a repository as a dataset to ingest, without decoding or loading values."""
+    """Open a group of a repository as a dataset, without decoding or loading values."""
     options: Any = {"group": group or None, "consolidated": False, **_RAW_OPTIONS}
     found: xr.Dataset = xr.open_zarr(session.store, **options)
     return found
 
 
 def decode(raw: xr.Dataset) -> xr.Dataset:
-    """Decode the dataset of an open source lazily, like `xarray.open_dataset`."""
+    """Decode a dataset lazily, like `xarray.open_dataset`."""
     with ignore_warnings():
         return xr.decode_cf(raw)
 
 
 def select_variables(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
-    """Select variables of an open source by name, with their coordinates and the bounds of coordinates.
+    """Select variables by name, with their coordinates and the bounds of these coordinates.
 
     Without names, all variables are selected.
     """

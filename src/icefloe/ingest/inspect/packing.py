@@ -1,4 +1,4 @@
-"""Compare the encodings of variables, and encode values losslessly so that xarray decodes them from Zarr."""
+"""Compare the encodings of variables, and encode values losslessly for reading from Zarr with xarray."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _fill_values = get_xarray_fill_value_coder()
 
 
 def make_signature(schema: VariableSchema) -> str | None:
-    """Return a key that is equal for variables with the same packing (scale, offset, units); None if values
-    must be decoded.
+    """Return a key that is equal for variables with the same packing (scale, offset, units). Return None if
+    values must be decoded.
 
-    Stored values of variables with equal keys can be copied between files and arrays.
+    If the keys are equal, stored values can be copied between files and arrays without decoding.
     """
     dtype = np.dtype(schema.raw_dtype)
     if dtype.kind not in _COPIED_KINDS or schema.raw_dims != schema.dims or "dtype" in schema.packing:
@@ -36,15 +36,13 @@ def make_signature(schema: VariableSchema) -> str | None:
 
 
 def _normalize(name: str, value: Any) -> str:
-    if name in ("scale_factor", "add_offset"):  # these determine the type of the decoded values
+    if name in ("scale_factor", "add_offset"):  # these determine the dtype of the decoded values
         return f"{np.asarray(value).dtype.str} {np.asarray(value).tolist()!r}"
     return repr(np.asarray(value).tolist())
 
 
 def is_preserved_by_json(schema: VariableSchema) -> bool:
-    """Return whether the packing attributes of a variable keep their meaning when stored as JSON, as in
-    Zarr.
-    """
+    """Return True if a variable's packing attributes keep their meaning when Zarr stores them as JSON."""
     raw = np.dtype(schema.raw_dtype).newbyteorder("=")
     before = xr.Variable(("x",), _make_sample(raw, schema.packing), dict(schema.packing))
     after = xr.Variable(
@@ -54,7 +52,7 @@ def is_preserved_by_json(schema: VariableSchema) -> bool:
 
 
 def has_same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
-    """Return whether two packed variables decode to equal values of the same dtype."""
+    """Return True if two packed variables decode to equal values of the same dtype."""
     try:
         first, second = (decode_variable(variable) for variable in (one, other))
     except (ValueError, OverflowError, TypeError):
@@ -67,14 +65,14 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def decode_variable(variable: xr.Variable) -> xr.Variable:
-    """Decode a packed variable of a file, and load it."""
+    """Decode a packed variable of a file and load its values."""
     with ignore_warnings():
         found = xr.decode_cf(xr.Dataset({"v": (tuple(variable.dims), variable.values, dict(variable.attrs))}))
         return found.variables["v"].load()
 
 
 def _make_sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return sample values of a stored dtype, including the missing values."""
+    """Create sample values of a stored dtype, including the values that mean missing data."""
     if "units" in packing:
         values = np.arange(64).astype(dtype)
     elif dtype.kind == "f":
@@ -89,7 +87,7 @@ def _make_sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray
 
 
 def to_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Convert the packing attributes of a variable to the JSON values that xarray reads from a Zarr array."""
+    """Convert packing attributes to the JSON values that xarray expects in a Zarr array."""
     found = {}
     for name, value in attrs.items():
         if name == _FILL:
@@ -106,7 +104,7 @@ def _to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value to JSON, which does not support bytes and infinite numbers."""
+    """Convert a value to JSON, which supports neither bytes nor infinite numbers."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -121,7 +119,7 @@ def _to_json(value: Any) -> Any:
 
 
 def from_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Convert the packing attributes of a Zarr array to the values that xarray uses."""
+    """Convert the packing attributes of a Zarr array to the values that xarray uses in memory."""
     found = dict(attrs)
     if _FILL in found:
         found[_FILL] = _fill_values.decode(found[_FILL], dtype.str)
@@ -131,9 +129,7 @@ def from_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict
 def encode_variable(
     variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
 ) -> xr.Variable:
-    """Pack a variable with its given encoding if nothing is lost; otherwise with finer time units, or
-    unpacked.
-    """
+    """Encode a variable as specified if this is lossless. Otherwise use finer time units, or do not pack."""
     wanted = {name: value for name, value in packing.items() if name not in ("dtype", "_Unsigned")}
     dtype = np.dtype(raw_dtype)
     if dtype.kind in _COPIED_KINDS:
@@ -159,7 +155,7 @@ def _list_finer_time_encodings(variable: xr.Variable, packing: Mapping[str, Any]
 
 
 def _try_encoding(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
-    """Encode a variable, and return None if decoding would not restore the same values."""
+    """Encode a variable. Return None if decoding would not restore the same values."""
     whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
     if is_text(whole):
         return whole if not encoding else None
@@ -183,7 +179,7 @@ def _try_encoding(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Vari
 
 
 def is_text(variable: xr.Variable) -> bool:
-    """Return whether all values of a variable to pack, except missing ones, are text."""
+    """Return True if all values of a variable, except missing ones, are text."""
     if variable.dtype.kind in "SUT":
         return True
     if variable.dtype != object:

@@ -1,9 +1,8 @@
-"""Describe plain HDF5 files like xarray, based on the result of the virtual parser.
+"""Describe plain HDF5 files as xarray would, from the result of the virtual parser.
 
 A file is plain if it contains only numbers of common dtypes, dimensions with scales, and attributes that are
 text or numbers. netCDF4, h5netcdf and the parser interpret such files identically. The files of an archive
-are similar, so the decoded description of a variable is cached, and only the coordinates of the next file are
-decoded.
+are similar, so the decoded schema is cached, and only the coordinates of each further file are decoded.
 """
 
 from __future__ import annotations
@@ -33,26 +32,27 @@ _TYPES = frozenset(
     np.dtype(each).str for each in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 )
 _HIDDEN_BY_SOME_ENGINES = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
-"""The attributes that some engines hide and others return."""
+"""Attributes that some engines hide and others return."""
 _KEPT = 64
 _KEPT_BYTES = 1 << 16
-"""The size up to which decoded coordinates are cached. Larger coordinates are decoded for every file."""
+"""The maximum size in bytes of cached coordinates. Larger coordinates are decoded for every file."""
 
 
 class _AmbiguousError(Exception):
-    """Error raised for a property of a file that engines may interpret differently."""
+    """Error raised for HDF5 features that engines may interpret differently."""
 
 
 def is_plain(reading: ReadOptions) -> bool:
-    """Return whether the read options allow inspecting plain HDF5 files without xarray."""
+    """Return True if the read options allow inspecting plain HDF5 files without xarray."""
     return reading.engine in _ENGINES and not reading.open_options
 
 
 def describe_plain_file(
     members: Members, source: IngestSource, reading: ReadOptions, content_id: str, known: ReusedDescriptions
 ) -> FileSchema | None:
-    """Return the schema of an open plain HDF5 file, like `inspect_file`. Return None if the file is not
-    plain."""
+    """Return the schema of an open HDF5 file, as `inspect_file` would. Return None if the file is
+    not plain.
+    """
     try:
         stored = {name: _Stored.of(name, each) for name, each in members.variables.items()}
         attrs = _convert_attributes(members.attributes)
@@ -74,13 +74,13 @@ def describe_plain_file(
 
 
 def _is_like_others(schema: FileSchema, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether the schema can be reused for similar files."""
+    """Return True if a schema can be reused for similar files."""
     apart = (each.name for each in schema.variables if _has_own_epoch(stored[each.name], stored))
     return all(name in schema.values for name in apart)
 
 
 class ReusedDescriptions:
-    """A cache of schemas and decoded coordinates, to inspect similar plain HDF5 files faster."""
+    """A cache of schemas and decoded coordinates, which speeds up inspecting similar plain HDF5 files."""
 
     def __init__(self) -> None:
         self.templates: OrderedDict[Any, FileSchema] = OrderedDict()
@@ -95,7 +95,7 @@ def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """A variable of an open HDF5 file."""
+    """A variable in an open HDF5 file."""
 
     name: str
     dims: tuple[str, ...]
@@ -128,14 +128,14 @@ class _Stored:
         return np.asarray(self.member.dataset[()])
 
     def to_variable(self) -> xr.Variable:
-        """Return the variable for xarray. Its values are read on access."""
+        """Return the variable as an xarray variable that reads its values on access."""
         data = _indexing.LazilyIndexedArray(_Values(self))
         encoding = {} if self.chunks is None else {"chunksizes": self.chunks}
         return xr.Variable(self.dims, data, dict(self.attrs), encoding)
 
 
 class _Values(BackendArray):
-    """The values of a variable of an open HDF5 file, read on access."""
+    """The values of a variable in an open HDF5 file, read on access."""
 
     def __init__(self, stored: _Stored) -> None:
         self._dataset = stored.member.dataset
@@ -155,7 +155,7 @@ def _convert_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert_value(value: Any) -> Any:
-    """Convert an attribute to text, a number, or an array of numbers."""
+    """Convert an HDF5 attribute to text, a number, or an array of numbers."""
     if isinstance(value, np.ndarray):
         if value.ndim != 1 or value.dtype.str not in _TYPES or not value.size:
             raise _AmbiguousError
@@ -184,8 +184,7 @@ def _collect_sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
 
 
 def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: ReadOptions) -> Any:
-    """Return a key that is equal for files whose variables, except coordinates, are decoded in the same
-    way."""
+    """Return a key that is equal for files that are decoded in the same way, apart from their coordinates."""
     variables = []
     for each in stored.values():
         own = each.attrs
@@ -196,8 +195,9 @@ def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: 
 
 
 def _has_own_epoch(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether a variable contains times whose units may differ between files, and has no large bounds
-    with the same units."""
+    """Return True if a variable contains times whose units may differ between files. Times with large bounds
+    are excluded.
+    """
     if len(each.dims) > 1 or " since " not in str(each.attrs.get("units", "")):
         return False
     bounds = stored.get(str(each.attrs.get("bounds", "")))
@@ -213,7 +213,7 @@ def _fill_template(
     content_id: str,
     known: ReusedDescriptions,
 ) -> FileSchema:
-    """Return the schema of a file, given the schema of a similar file. Only coordinates are decoded."""
+    """Build the schema of a file from the schema of a similar file. Only coordinates are decoded."""
     coordinates = dict(_decode_coordinates(template, stored, known))
     variables = tuple(
         coordinates[each.name][0] if each.name in coordinates else each for each in template.variables
@@ -227,7 +227,7 @@ def _fill_template(
 def _decode_coordinates(
     template: FileSchema, stored: Mapping[str, _Stored], known: ReusedDescriptions
 ) -> Iterator[tuple[str, tuple[VariableSchema, Any]]]:
-    """Yield the schema and the values of each coordinate. Times and their bounds are decoded together."""
+    """Yield the schema and the values of each coordinate. Times are decoded together with their bounds."""
     together: dict[str, _Stored] = {}
     like = {each.name: each for each in template.variables}
     for name in template.values:
@@ -244,8 +244,7 @@ def _decode_coordinates(
 
 
 def _is_time_or_bounds(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether a variable contains times, or the bounds of a coordinate, which have the units of the
-    coordinate."""
+    """Return True if a variable contains times or the bounds of a coordinate, which share its units."""
     is_time = " since " in str(each.attrs.get("units", ""))
     return is_time or any(each.name == other.attrs.get("bounds") for other in stored.values())
 
@@ -255,7 +254,7 @@ def _decode_variables(
 ) -> dict[str, tuple[VariableSchema, Any]]:
     raw = {}
     for each, values in variables:
-        # It was already determined for the template whether the listed coordinates exist.
+        # The schema of the similar file already shows which of the listed coordinates exist.
         attrs = {name: value for name, value in each.attrs.items() if name not in _list_hidden(each, like)}
         encoding = {} if each.chunks is None else {"chunksizes": each.chunks}
         raw[each.name] = xr.Variable(each.dims, values, attrs, encoding)

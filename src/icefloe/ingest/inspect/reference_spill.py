@@ -1,8 +1,8 @@
-"""Spill references to chunks: tasks that inspect files write them, and tasks that commit read them.
+"""Spill chunk references: tasks that inspect files write them to storage, and tasks that commit read them.
 
-Each file is parsed once, and its references, which may be millions, do not pass through the driver. They are
-stored in chunk objects that no snapshot references, and deleted at the end of the job, even if it fails.
-Objects of a killed job are garbage, which `garbage_collect` of icefloe or icechunk removes.
+Each file is parsed once, and its references, which may be millions, are not sent to the driver. They are
+stored in chunk objects that no snapshot references, and deleted at the end of the job, even if it fails. A
+killed job leaves its objects behind, and `garbage_collect` of icefloe or icechunk deletes them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
 _OBJECT_BYTES = 8 << 20
-"""The size at which the collected references of several files are written as one object."""
+"""The size in bytes at which the collected references of several files are written as one object."""
 _LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParsedReferences:
-    """The chunk references that a parser found in a source file, to be spilled until references are
-    written.
+    """The chunk references that a parser found in a source file. They are spilled until they can be
+    committed.
     """
 
     sources: tuple[Source, ...]
@@ -43,15 +43,16 @@ class ParsedReferences:
 
     @staticmethod
     def of(dataset: VirtualDataset) -> ParsedReferences:
-        """Select the variables whose references are spilled: those with dimensions whose values are not
-        loaded."""
+        """Select the variables whose references must be spilled: those that have dimensions and are not
+        loaded.
+        """
         referred = {name: each for name, each in dataset.variables.items() if each.shape and not each.loaded}
         return ParsedReferences(
             dataset.sources, {name: ReferencedVariable.of(each) for name, each in referred.items()}
         )
 
     def to_bytes(self) -> bytes:
-        """Encode the references of a file as bytes for the spill."""
+        """Encode the references of a file as bytes."""
         sources = [
             [
                 each.location,
@@ -66,7 +67,7 @@ class ParsedReferences:
 
     @staticmethod
     def from_bytes(data: bytes) -> ParsedReferences:
-        """Decode the references of a file from the bytes in the spill."""
+        """Decode the references of a file from bytes."""
         unpacked: Any = msgpack.unpack(zstandard.ZstdDecompressor().decompress(data))
         sources, variables = unpacked
         return ParsedReferences(
@@ -88,13 +89,13 @@ class ReferencedVariable:
 
     @staticmethod
     def of(variable: VirtualVariable) -> ReferencedVariable:
-        """Create the references of a parsed variable to be spilled."""
+        """Create the references to spill from a parsed variable."""
         return ReferencedVariable(variable.grid_shape, variable.chunk_shape, variable.references)
 
     def fit_to(
         self, chunks: tuple[int, ...], lacking: Sequence[int], sizes: Sequence[int]
     ) -> ReferencedVariable:
-        """Return spilled references for an array with additional dimensions or smaller chunks."""
+        """Adapt spilled references to an array with additional dimensions or smaller chunks."""
         shape, found = list(self.chunk_shape), self.chunks
         for axis in lacking:
             shape.insert(axis, 1)
@@ -104,13 +105,13 @@ class ReferencedVariable:
         if any(count > 1 for count in parts):
             found = found.divide(parts).clip(
                 grid
-            )  # without the part of the last chunk beyond the end of the array
+            )  # drop the part of the last chunk beyond the end of the array
         return ReferencedVariable(grid, chunks, found)
 
     def pack(self) -> list[Any]:
-        """Return references as a list to be encoded in the spill.
+        """Pack references into a list that can be encoded as msgpack.
 
-        Coordinates are omitted if the grid is complete and in order.
+        Chunk coordinates are omitted if the grid is complete and in order.
         """
         chunks = self.chunks
         is_dense = len(chunks.coords) == np.prod(self.grid_shape, dtype=np.int64) and np.array_equal(
@@ -140,7 +141,7 @@ class ReferencedVariable:
         inline_coords: bytes,
         inline: Sequence[bytes],
     ) -> ReferencedVariable:
-        """Create references from the items that `pack` returned."""
+        """Create references from the items of a packed list."""
         rank = len(grid)
         places = (
             np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _list_coords(grid)[:count]
@@ -164,19 +165,19 @@ def _list_coords(grid: Sequence[int]) -> Any:
 
 
 class SpillWriter:
-    """A writer that spills the references of several files as objects. Call `flush` at the end."""
+    """Writes the references of several files to spill objects. Call `flush` at the end."""
 
     def __init__(self, storage: Storage | None) -> None:
-        """Create a writer. If `storage` is None, it writes nothing."""
+        """Create a writer. If `storage` is None, nothing is written."""
         self._storage = None if storage is None else storage.for_temporary_objects()
         self._parts: list[bytes] = []
         self._numbers: list[int] = []
         self._size = 0
         self.ranges: dict[int, SpillRange] = {}
-        """Byte ranges by file number; complete after `flush`."""
+        """The byte range of each file's references, by file number. Complete after `flush`."""
 
     def put(self, number: int, parsed: ParsedReferences) -> None:
-        """Add the references of one file to the spill."""
+        """Add the references of one file."""
         if self._storage is None:
             return
         data = parsed.to_bytes()
@@ -187,7 +188,7 @@ class SpillWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the references to the spill that were collected and not written yet."""
+        """Write all collected references that have not been written yet."""
         if self._storage is None or not self._parts:
             return
         data = b"".join(self._parts)
@@ -202,9 +203,9 @@ class SpillWriter:
 
 
 def read_spilled(ranges: Iterable[SpillRange], storage: Storage) -> dict[SpillRange, ParsedReferences]:
-    """Read references from the spill, with one request per object.
+    """Read spilled references, with one request per object.
 
-    Missing objects are left out of the result.
+    Missing objects are omitted from the result.
     """
     by_path: dict[str, list[SpillRange]] = {}
     for each in ranges:
@@ -215,14 +216,14 @@ def read_spilled(ranges: Iterable[SpillRange], storage: Storage) -> dict[SpillRa
         try:
             data = bytes(storage.get_range(path, first, last))
         except ObjectNotFoundError:
-            continue  # the object was collected as garbage, so the caller parses the files again
+            continue  # garbage collection deleted the object, so the caller parses the files again
         for each in mine:
             found[each] = ParsedReferences.from_bytes(data[each.start - first : each.stop - first])
     return found
 
 
 class Spill:
-    """The reference spill of a job: a context manager that deletes the objects at the end."""
+    """The reference spill of a job, as a context manager that deletes the spilled objects at the end."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -232,10 +233,10 @@ class Spill:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Delete the tracked objects. Objects that remain after a crash are garbage."""
+        """Delete the tracked objects. Any objects that remain after a crash are garbage."""
         with suppress(StorageError):
             self.storage.delete(self._paths)
 
     def track(self, ranges: Iterable[SpillRange | None]) -> None:
-        """Add objects of spilled references that are deleted at the end."""
+        """Track spill objects, so that they are deleted at the end."""
         self._paths.update(each.path for each in ranges if each is not None)

@@ -1,7 +1,7 @@
-"""Convert scalar coordinates to dimensions, for files that contain a single time, step or level.
+"""Expand scalar coordinates to dimensions, for files that contain a single time, step or level.
 
 xarray cannot order such files by their coordinates. This module adds the dimensions that the data would have
-in a single file: the dimensions that cfgrib gives to GRIB messages, or a time dimension for other files.
+if it were in a single file: for GRIB files, the dimensions that cfgrib uses, and otherwise a time dimension.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _GRIB_AXES = ("number", "time", "step")
 def expand_scalars(
     files: Sequence[FileSchema], stored: FileSchema | None, concat_dim: str | None
 ) -> list[FileSchema]:
-    """Convert scalar coordinates that differ between the files of a group to dimensions.
+    """Expand scalar coordinates to dimensions if they differ between the files of a group.
 
-    Scalar coordinates that are dimensions in other files or in the repository are also converted. With
-    `concat_dim`, only this coordinate is converted.
+    Scalar coordinates that are dimensions in other files or in the repository are also expanded. With
+    `concat_dim`, only this coordinate is expanded.
     """
     schemas = [*files, *([stored] if stored is not None else [])]
     if concat_dim is not None:
@@ -36,7 +36,7 @@ def expand_scalars(
 
 
 def _find_moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str]) -> Iterator[str]:
-    """Yield the coordinates that vary along the new dimensions."""
+    """Yield the names of coordinates that vary along the new dimensions."""
     names = dict.fromkeys(
         each.name
         for schema in schemas
@@ -50,8 +50,7 @@ def _find_moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str])
 
 
 def add_dimensions(schema: FileSchema, dims: Sequence[str], coordinates: Collection[str]) -> FileSchema:
-    """Return the schema of a file in which scalar coordinates are dimensions of all data variables and of the
-    named coordinates."""
+    """Expand scalar coordinates to dimensions of all data variables and of some coordinates of a file."""
     new = [dim for dim in dims if dim not in schema.sizes and dim in schema.values]
     if not new:
         return schema
@@ -75,7 +74,7 @@ def add_dimensions(schema: FileSchema, dims: Sequence[str], coordinates: Collect
 
 
 def _find_new_dimensions(schemas: Sequence[FileSchema]) -> list[str]:
-    """List the scalar coordinates that become dimensions, in cfgrib's order or in the order of the files."""
+    """List the scalar coordinates to expand to dimensions, in cfgrib's order or in the order of the files."""
     scalars = list(_list_scalars(schemas))
     elsewhere = {dim for schema in schemas for dim in schema.sizes}
     levels = [str(level) for level in dict.fromkeys(_list_level_types(schemas))]
@@ -107,7 +106,7 @@ def _list_level_types(schemas: Iterable[FileSchema]) -> Iterator[Any]:
 
 
 def _is_varying(name: str, schemas: Sequence[FileSchema]) -> bool:
-    """Return whether a scalar coordinate differs between files that share a data variable."""
+    """Return True if a scalar coordinate differs between files that share a data variable."""
     found: dict[str, Any] = {}
     for schema in schemas:
         value = schema.values.get(name)
@@ -121,7 +120,7 @@ def _is_varying(name: str, schemas: Sequence[FileSchema]) -> bool:
 
 
 def _has_repeated_labels(schemas: Sequence[FileSchema]) -> bool:
-    """Return whether files that share a data variable have the same labels along all dimensions."""
+    """Return True if files that share a data variable have the same labels along all dimensions."""
     found: dict[str, list[FileSchema]] = {}
     for schema in schemas:
         for each in _list_data_variables(schema):

@@ -1,4 +1,6 @@
-"""Describe files: names, shapes, dtypes and coordinates, without data. This runs in tasks on executors."""
+"""Describe files without reading their data: names, shapes, dtypes and coordinates. Runs in
+executor tasks.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,14 @@ from icefloe.ingest.records import PACKING, FileSchema, StoredGroup, VariableSch
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
 _TABLE_CELLS = 1 << 20
-"""The maximum number of cells of a two-dimensional table of times, such as valid times of forecasts, that is
-sent to the driver."""
+"""The maximum number of cells of a two-dimensional table of times, such as the valid times of forecasts,
+whose values are sent to the driver.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestTask:
-    """A task for an executor that hashes the values of some variables of a source, so that files can be
-    compared.
-    """
+    """An executor task that hashes the values of some variables in a source, for comparing files."""
 
     source: IngestSource | StoredGroup
     reading: ReadOptions
@@ -54,9 +55,9 @@ def inspect_file(source: IngestSource, reading: ReadOptions) -> FileSchema | Bad
 
 
 def make_bad_file(source: IngestSource, error: Exception) -> BadFile:
-    """Return a BadFile that explains why a file cannot be opened.
+    """Create a BadFile that explains why a file cannot be opened.
 
-    If only a package is missing, the file itself counts as readable.
+    If the only problem is a missing package, the file itself is marked as readable.
     """
     if isinstance(error, MissingEngineError):
         return BadFile(source, error.reason, error.remedy, is_sound=True)
@@ -67,7 +68,7 @@ def make_bad_file(source: IngestSource, error: Exception) -> BadFile:
 
 
 def digest_variables(task: DigestTask) -> dict[str, str]:
-    """Hash the values of the variables in a source that a task names, for comparison with other schemas."""
+    """Hash the values of some variables in a source."""
     with open_raw(task.source, task.reading, avoid_copy=True) as raw:
         decoded = decode(raw)
         return {name: _digest(decoded[name].values) for name in task.names if name in decoded.variables}
@@ -76,7 +77,7 @@ def digest_variables(task: DigestTask) -> dict[str, str]:
 def describe_dataset(
     source: IngestSource, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()
 ) -> FileSchema:
-    """Return the schema of an undecoded dataset, with the named variables or with all."""
+    """Return the schema of an undecoded dataset, with the named variables or all variables."""
     lacks = any(name not in raw.variables for name in names)
     offered = tuple(str(name) for name in decode(raw).data_vars) if lacks else ()
     raw = select_variables(raw, names)
@@ -92,10 +93,10 @@ def describe_dataset(
 
 
 def list_small(dataset: xr.Dataset) -> Iterator[str]:
-    """Yield the variables whose values are stored in a file's schema: 1-D coordinates, small tables and
-    bounds of times.
+    """Yield the variables whose values are part of a schema: 1-D coordinates, and small tables and bounds of
+    times.
 
-    Bounds of times may have units that differ between files although they have no attribute of their own.
+    Bounds of times inherit their units, which may differ between files.
     """
     for name, variable in dataset.coords.items():
         is_table = variable.ndim == 2 and variable.size <= _TABLE_CELLS and is_time(variable.variable)
@@ -109,7 +110,7 @@ def list_small(dataset: xr.Dataset) -> Iterator[str]:
 def describe_variable(
     name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool
 ) -> VariableSchema:
-    """Return the schema of a variable in a file, given its encoded and its decoded form."""
+    """Return the schema of a variable, given its encoded and decoded forms."""
     names: tuple[Hashable, ...] = (*PACKING, *(_TIMES if is_time(decoded) else ()))
     chunks = raw.encoding.get("chunksizes") or raw.encoding.get("chunks")
     whole = chunks is None or raw.encoding.get("contiguous", False)
@@ -127,12 +128,12 @@ def describe_variable(
 
 
 def is_time(decoded: xr.Variable) -> bool:
-    """Return whether the decoded values of a variable in a schema are times or durations."""
+    """Return True if the decoded values of a variable are times or durations."""
     return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
 
 
 def hash_ends(source: IngestSource, reading: ReadOptions) -> str:
-    """Hash the size, the first and the last bytes of a file for its schema. Return "" for a Zarr store."""
+    """Hash the size and the first and last bytes of a file. Return "" for a Zarr store."""
     if source.size_bytes <= 0:
         return ""
     found = hashlib.sha256(str(source.size_bytes).encode())
