@@ -1,6 +1,6 @@
-"""A web page for a repository, and any of its versions as plain Zarr over HTTP.
+"""Serve a web page for a repository, and any of its versions as plain Zarr over HTTP.
 
-Needs the packages of `icefloe[serve]`.
+Requires the packages installed by `icefloe[serve]`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Page", "show"]
 
 
 class Page:
-    """The web page of a repository, as returned by `icefloe.serve.show`: a server in a thread of this
-    process.
+    """A running web page of a repository, as returned by `icefloe.serve.show`. Its server runs in a thread of
+    this process.
     """
 
     def __init__(self, url: str, app: App, server: uvicorn.Server, thread: threading.Thread) -> None:
@@ -36,7 +36,7 @@ class Page:
         self._thread = thread
 
     def close(self) -> None:
-        """Stop the server that `icefloe.serve.show` started. Calling it again does nothing."""
+        """Stop the server of this page. Calling it again does nothing."""
         self._server.should_exit = True
         self._thread.join()
         self._app.close()
@@ -69,7 +69,7 @@ def show(repo: Repository, *, port: int = 0, open_browser: bool = False) -> Page
     Returns
     -------
     Page
-        A handle with the attribute `url` and the method `close`.
+        The running page, with the attribute `url` and the method `close`.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def show(repo: Repository, *, port: int = 0, open_browser: bool = False) -> Page
 
 
 def _run(repo: Repository, settings: Settings, listener: socket.socket) -> Page:
-    """Run a server in a thread."""
+    """Run a server in a background thread."""
     from icefloe.serve.app import App, server
 
     app = App(repo, settings)

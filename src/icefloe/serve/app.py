@@ -40,10 +40,10 @@ class App:
         self._pages = pages_app(versions, settings, self._decoders)
         self._guard = Guard(self._route, settings)
         self.limits = settings.limits
-        """The resources that a request to the web application (app) may use."""
+        """The limits on the resources that a request may use."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         await self._guard(scope, receive, send)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +56,7 @@ class App:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a port for the web application; 0 picks a free port."""
+    """Bind a socket to a port for the web application; 0 picks a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -70,7 +70,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def server(app: App) -> uvicorn.Server:
-    """Create a server for the web application. It uses uvloop and httptools if they are installed."""
+    """Create a uvicorn server for the web application. It uses uvloop and httptools if they are installed."""
     config: Any = uvicorn.Config(
         app,
         http=limit_connections(app.limits),

@@ -1,4 +1,4 @@
-"""The layout and the data of array plots: drawn dimensions, requests, and quantized colours."""
+"""Layouts and data of array plots: drawn dimensions, requests, and quantized colours."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from icefloe.serve.settings import RequestLimits
 from icefloe.serve.windows import NUMBERS, ArrayView, Index, WindowCoordinate
 
 MAX_CELLS: Final = 320_000
-"""The maximum number of cells of a plot, and of all steps that are sent at once: 640 kB."""
+"""The maximum number of cells in a plot, and in all steps that are sent at once: 640 kB."""
 _TABLE: Final = 8
-"""The number of rows and columns of the table of values."""
+"""The number of rows and columns in the table of values."""
 _THINNED: Final = "one of every"
 _MAX_TICKS: Final = 7
 _WHOLE_DEGREES: Final = 60
-"""The distance of ticks on maps that are wider than `_WIDE_DEGREES`."""
+"""The distance between ticks on maps that are wider than `_WIDE_DEGREES`."""
 _WIDE_DEGREES: Final = 150
 
 
 @dataclass(frozen=True, slots=True)
 class PlotLayout:
-    """The layout of an array plot: the dimensions of its rows and columns, and the positions along all other
+    """The layout of an array plot: which dimensions are drawn, and the positions along all other
     dimensions.
     """
 
@@ -53,7 +53,7 @@ class PlotLayout:
         return tuple(parts)
 
     def oriented(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Turn a window into the rows and columns of an array plot."""
+        """Transpose a window into the rows and columns of the plot."""
         kept = [axis for axis in (self.y, self.x) if axis is not None]
         rest = [axis for axis in range(values.ndim) if axis not in kept]
         turned = values.transpose([*rest, *kept])
@@ -62,29 +62,29 @@ class PlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class PlotSource:
-    """The source of an array plot: the array itself, or a level of its pyramid."""
+    """The data source of an array plot: the array itself, or a level of its pyramid."""
 
     view: ArrayView
     layout: PlotLayout
     """The layout of the array or level."""
     level: int = 0
     factor: int = 1
-    """The number of rows or columns of the array per row or column of the level."""
+    """How many rows or columns of the array correspond to one row or column of the level."""
 
     @property
     def cells(self) -> int:
-        """The number of cells that an array plot draws from its source."""
+        """The number of cells that the plot draws from this source."""
         index = self.layout.index(self.view)
         return math.prod(len(range(part.start, part.stop, part.step)) for part in index)
 
     @property
     def every(self) -> tuple[int, int]:
-        """The distance between drawn cells of an array plot, in rows and columns of the array."""
+        """The distance between drawn cells, in rows and columns of the array."""
         return self.factor * self.layout.every[0], self.factor * self.layout.every[1]
 
     @property
     def note(self) -> str:
-        """The note below an array plot about its pyramid level; empty for the array itself."""
+        """The note below the plot about its pyramid level; empty for the array itself."""
         if not self.level:
             return ""
         text = f"level {self.level} of the pyramid, with one cell for {self.factor} × {self.factor}"
@@ -92,15 +92,15 @@ class PlotSource:
         return text if rows == columns == 1 else f"one of every {rows} × {columns} cells of {text}"
 
     def as_part_of(self, layout: PlotLayout) -> PlotLayout:
-        """Return the layout of an array plot that shows only the cells of a pyramid level."""
+        """Return the array's plot layout, thinned to the cells of this pyramid level."""
         if not self.level:
             return replace(layout, every=self.every, note=self.layout.note)
         notes = [each for each in layout.note.split("; ") if not each.startswith(_THINNED)]
         return replace(layout, every=self.every, note="; ".join(notes))
 
     def read(self, most: int) -> Any:
-        """Read the cells of an array plot; None if there are none, or if that decodes too many bytes while a
-        page is rendered.
+        """Read the cells of the plot. Return None if there are none, or if a page may not decode that many
+        bytes.
         """
         if 0 in self.view.shape:
             return None
@@ -119,7 +119,7 @@ def choose_layout(view: ArrayView, at: Mapping[str, int], y: str = "", x: str = 
     at
         The positions along dimensions that are not drawn; 0 by default.
     y, x
-        Names of the dimensions to draw; by default latitude and longitude, else the last two.
+        Names of the dimensions to draw; by default latitude and longitude, or else the last two.
     """
     places = tuple(
         min(max(at.get(name, 0), 0), max(size - 1, 0))
@@ -154,7 +154,7 @@ def _choose(view: ArrayView, places: tuple[int, ...], y: str, x: str) -> PlotLay
 
 
 def _table_layout(view: ArrayView, long: list[int], places: tuple[int, ...]) -> PlotLayout:
-    """Choose the rows and columns of values that cannot be drawn."""
+    """Choose rows and columns for a table of values that cannot be drawn."""
     if len(long) == 1:
         return PlotLayout("table", long[0], None, places, (max(1, view.shape[long[0]] // MAX_CELLS), 1))
     rows, columns = long[-2:]
@@ -170,18 +170,18 @@ def _default_axes(view: ArrayView, long: list[int]) -> tuple[int, int]:
 
 
 def _is_map(rows: WindowCoordinate, columns: WindowCoordinate) -> bool:
-    """Return whether a picture has one latitude per row and one longitude per column."""
+    """Return True if each row of the plot has one latitude, and each column one longitude."""
     return rows.latitudes is not None and columns.longitudes is not None
 
 
 def thin_cells(rows: int, columns: int) -> tuple[int, int]:
-    """Return the steps between rows and between columns that keep an array plot small enough."""
+    """Return the steps between rows and between columns that keep a plot small enough."""
     step = max(1, math.ceil(math.sqrt(rows * columns / MAX_CELLS)))
     return (min(step, rows), min(step, columns))
 
 
 def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -> list[tuple[float, str]]:
-    """Choose ticks along a dimension of an array plot: positions in drawn cells, and texts.
+    """Choose ticks along a dimension of a plot: positions in drawn cells, and their labels.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -
     step
         Only every n-th cell is drawn.
     is_map
-        Write latitudes and longitudes as on a map: 30°N.
+        Format latitudes and longitudes as on a map: 30°N.
     """
     coordinate, size = view.coordinate(axis), view.shape[axis]
     numbers = _get_steady_values(coordinate)
@@ -212,7 +212,7 @@ def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -
 
 
 def _get_steady_values(coordinate: WindowCoordinate) -> NDArray[np.float64] | None:
-    """Return strictly monotonic coordinate values; the indices if there is no coordinate."""
+    """Return strictly monotonic coordinate values, or the indices if there is no coordinate."""
     if coordinate.values is None:
         return np.arange(coordinate.size, dtype="f8")
     if coordinate.is_time or coordinate.values.dtype.kind not in NUMBERS or coordinate.size < 2:
@@ -224,7 +224,7 @@ def _get_steady_values(coordinate: WindowCoordinate) -> NDArray[np.float64] | No
 
 
 def _format_degrees(value: float, coordinate: WindowCoordinate) -> str:
-    """Write a latitude or longitude as on a map."""
+    """Format a latitude or longitude as on a map."""
     if coordinate.latitudes is not None:
         return f"{abs(value):g}°{'N' if value > 0 else 'S' if value < 0 else ''}"
     east = (value + 180) % 360 - 180
@@ -232,9 +232,7 @@ def _format_degrees(value: float, coordinate: WindowCoordinate) -> str:
 
 
 def steps_at_once(view: ArrayView, layout: PlotLayout, axis: int, limits: RequestLimits) -> int:
-    """Choose how many steps of an array plot are sent at once along a dimension: within the limits, up to
-    a chunk.
-    """
+    """Choose how many steps along a dimension are sent at once: up to one chunk, within the limits."""
     cells = math.prod(len(range(part.start, part.stop, part.step)) for part in layout.index(view))
     most = max(1, MAX_CELLS // max(cells, 1))
     edges = view.grid.edges[axis]
@@ -243,7 +241,9 @@ def steps_at_once(view: ArrayView, layout: PlotLayout, axis: int, limits: Reques
 
 
 def bands(view: ArrayView, layout: PlotLayout, limits: RequestLimits) -> list[tuple[int, int]]:
-    """Split the rows of an array plot so that no request decodes too much; one band if all of them fit."""
+    """Split the rows of a plot into bands, so that no request decodes too much. There is one band if all rows
+    fit.
+    """
     index = layout.index(view)
     if layout.y is None or view.touched_bytes(index) <= limits.decoded_bytes:
         return [(0, view.shape[layout.y] if layout.y is not None else 0)]
@@ -259,7 +259,7 @@ def bands(view: ArrayView, layout: PlotLayout, limits: RequestLimits) -> list[tu
 
 @dataclass(frozen=True, slots=True)
 class PlotStatistics:
-    """The summary statistics below an array plot."""
+    """The summary statistics shown below an array plot."""
 
     low: float | None
     high: float | None
@@ -270,7 +270,7 @@ class PlotStatistics:
 
     @staticmethod
     def of(values: NDArray[np.float64]) -> PlotStatistics:
-        """Summarize the finite numbers in an array plot. NaN counts as missing."""
+        """Compute summary statistics of the finite numbers in a plot. NaN counts as missing."""
         there = values[np.isfinite(values)]
         missing = int(np.count_nonzero(np.isnan(values)))
         counts = (missing, values.size - there.size - missing, values.size)
@@ -279,14 +279,12 @@ class PlotStatistics:
         return PlotStatistics(float(there.min()), float(there.max()), float(there.mean()), *counts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the summary statistics of an array plot by name."""
+        """Return the summary statistics as a dictionary."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def as_colours(values: NDArray[np.float64], low: float | None, high: float | None) -> bytes:
-    """Quantize the numbers of an array plot for colours: 0 for missing ones, otherwise 1 to 65535 from
-    `low` to `high`.
-    """
+    """Quantize numbers for colouring: 0 for missing ones, otherwise 1 to 65535 from `low` to `high`."""
     if low is None or high is None:
         return bytes(2 * values.size)
     span = high - low
@@ -297,7 +295,7 @@ def as_colours(values: NDArray[np.float64], low: float | None, high: float | Non
 
 
 def coast(view: ArrayView, layout: PlotLayout) -> list[list[float]]:
-    """Project the coastlines onto an array plot: flat lists of x and y in cells."""
+    """Project the coastlines onto a plot: flat lists of x and y coordinates in cells."""
     if layout.kind != "map" or layout.y is None or layout.x is None:
         return []
     latitudes = view.coordinate(layout.y).latitudes
@@ -322,13 +320,13 @@ def _clip_line(line: NDArray[np.float64], rows: int, columns: int) -> Iterator[l
 
 
 def _find_runs(marked: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of each run of True in a mask."""
+    """Yield the start and end of each run of True values in a mask."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def value_table(view: ArrayView, layout: PlotLayout, values: NDArray[Any]) -> dict[str, Any] | None:
-    """Create a small table of exact values next to an array plot, in evenly spaced rows and columns."""
+    """Create a small table of exact values, from evenly spaced rows and columns of a plot."""
     drawn = layout.oriented(values)
     if drawn.ndim > 2:
         return None

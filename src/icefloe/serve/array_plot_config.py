@@ -1,4 +1,4 @@
-"""The description of a picture for the script that draws it."""
+"""The configuration of an array plot for the script that draws it in the browser."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def describe_picture(
     limits: RequestLimits,
     scale: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """Describe an array plot for the script that draws it in the browser.
+    """Create the configuration of an array plot for the script that draws it in the browser.
 
-    `scale` is the range of all values, if it is known.
+    `scale` is the range of all values, if known.
     """
     if layout.kind in ("none", "table"):
         return {"kind": layout.kind}
@@ -54,7 +54,7 @@ def describe_picture(
 
 
 def _describe_source(source: PlotSource, limits: RequestLimits) -> dict[str, Any]:
-    """Describe the sources from which a picture can be drawn."""
+    """Describe the data sources from which a plot can be drawn."""
     view, layout = source.view, source.layout
     others = [axis for axis in range(len(view.shape)) if axis not in (layout.y, layout.x)]
     return {
@@ -69,7 +69,7 @@ def _describe_source(source: PlotSource, limits: RequestLimits) -> dict[str, Any
 
 
 def describe_sliders(view: ArrayView, layout: PlotLayout) -> list[dict[str, Any]]:
-    """Describe the sliders in the configuration of an array plot, one per dimension that is not drawn."""
+    """Describe the sliders of an array plot, one per dimension that is not drawn."""
     found = []
     for axis, at in enumerate(layout.at):
         if axis in (layout.y, layout.x):
@@ -89,5 +89,5 @@ def describe_sliders(view: ArrayView, layout: PlotLayout) -> list[dict[str, Any]
 
 
 def label_axis(name: str, units: str) -> str:
-    """Format the name and the units of a dimension in the configuration of an array plot."""
+    """Format the name and units of a dimension as an axis label."""
     return f"{name} ({units})" if units else name

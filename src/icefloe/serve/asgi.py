@@ -1,4 +1,4 @@
-"""HTTP responses without a framework, because the gateway answers thousands of requests per second."""
+"""HTTP responses without a web framework, because the gateway handles thousands of requests per second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RequestError(Exception):
-    """An error that the ASGI server sends to the client as an HTTP response.
+    """An error that is sent to the client as an HTTP response.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class RequestError(Exception):
     text
         The message for the user.
     headers
-        Further headers of the response.
+        Additional response headers.
     """
 
     def __init__(self, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
@@ -54,9 +54,9 @@ class RequestError(Exception):
 
 
 def status_of(error: Exception) -> int:
-    """Choose the HTTP status of the ASGI response to a failed read.
+    """Choose the HTTP status for a failed read.
 
-    It is never 404, which clients read as "fill value".
+    It is never 404, which clients interpret as "fill value".
     """
     if isinstance(error, TimeoutError):
         return 504
@@ -70,9 +70,9 @@ def status_of(error: Exception) -> int:
 
 
 def describe(error: Exception, explain: Callable[[Exception], str]) -> str:
-    """Describe an error for the HTTP response of an ASGI application without secrets.
+    """Describe an error for an HTTP response, without secrets.
 
-    Unexpected errors are logged instead.
+    The details of unexpected errors are only logged.
     """
     if isinstance(error, TimeoutError):
         return "reading took too long"
@@ -83,7 +83,7 @@ def describe(error: Exception, explain: Callable[[Exception], str]) -> str:
 
 
 def as_request_error(error: Exception, explain: Callable[[Exception], str]) -> RequestError:
-    """Convert any error of an ASGI application to a `RequestError`, for the HTTP response."""
+    """Convert any error to a `RequestError`, which can be sent as an HTTP response."""
     if isinstance(error, RequestError):
         return error
     return RequestError(status_of(error), describe(error, explain))
@@ -97,20 +97,22 @@ async def respond(
     *,
     head: bool = False,
 ) -> None:
-    """Send a complete HTTP response over ASGI. With `head`, send its length without the body."""
+    """Send a complete HTTP response. With `head`, send the headers, including the length, without the
+    body.
+    """
     listed = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": listed})
     await send({"type": "http.response.body", "body": b"" if head else body})
 
 
 async def respond_error(send: Send, error: RequestError, *, head: bool = False) -> None:
-    """Send an error as a plain-text HTTP response over ASGI."""
+    """Send an error as a plain-text HTTP response."""
     body = f"{error.text}\n".encode("utf-8", "backslashreplace")
     await respond(send, error.status, body, [_TEXT, NO_STORE, *error.headers], head=head)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first HTTP header of an ASGI request with this lower-case name."""
+    """Return the first request header with this lower-case name."""
     for key, value in scope["headers"]:
         if key == name:
             found: bytes = value

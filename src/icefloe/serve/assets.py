@@ -1,4 +1,4 @@
-"""The templates of pages, and their static assets: scripts, styles and the icon."""
+"""Page templates and their static assets: scripts, styles and the icon."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _CONTROLS: Final = {
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Render the template of a page.
+    """Render a page template.
 
-    Names can contain lone surrogates, which UTF-8 does not have, and characters that control a terminal or
-    the direction of text; both are shown by their code.
+    Names can contain lone surrogates, which UTF-8 cannot encode, and characters that control a terminal or
+    the text direction. Both are replaced with their code points.
     """
     text = _templates().get_template(template).render(**values)
     return text.translate(_CONTROLS).encode("utf-8", "backslashreplace")
@@ -38,7 +38,7 @@ def render(template: str, **values: Any) -> bytes:
 
 @cache
 def static_asset(name: str) -> Response:
-    """Return a static asset of the pages, such as a script."""
+    """Return a static asset, such as a script."""
     folder = files("icefloe.serve").joinpath("static")
     known = {each.name for each in folder.iterdir()}
     if name == "colours.js":

@@ -24,11 +24,11 @@ from icefloe.session import Session
 MAX_BINS: Final = 250
 """The number of bins along each side of the map. Larger grids are summarized."""
 MAX_CHUNKS_COUNTED: Final = 100_000
-"""The maximum number of chunks to count while rendering a page. More are counted on request."""
+"""The maximum number of chunks to count while a page is rendered. Larger numbers are counted on request."""
 KINDS: Final = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
 _MAX_CATEGORIES: Final = 12
 _MAX_LABELLED: Final = 400
-"""The maximum number of chunks along a dimension whose labels a page contains."""
+"""The maximum number of chunks along a dimension for which a page contains labels."""
 _OTHER: Final = "other"
 _SHARES: Final = (0.01, 0.1, 0.5)
 _MISSING: Final = {
@@ -40,34 +40,34 @@ _MISSING: Final = {
     "all missing": "#7a0177",
     "no statistics": "#79828a",
 }
-"""The classes of chunks by their share of missing values, with colours."""
+"""Colours for classes of chunks by their share of missing values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkMap:
-    """The chunk map of an array.
+    """A map of an array's chunks as a grid of coloured cells.
 
-    Cells with code 0 have no chunk; others are categories, counted from 1, or sizes.
+    Cells with code 0 have no chunk. All other codes are categories, counted from 1, or sizes.
     """
 
     codes: NDArray[np.uint8]
     """The code of each cell, of shape `(rows, columns)`."""
     legend: tuple[str, ...]
-    """The meaning of each code from 1 on."""
+    """The meaning of each code, starting with code 1."""
     counts: tuple[int, ...]
-    """The number of chunks of each category."""
+    """The number of chunks in each category."""
     sizes: tuple[int, ...]
-    """The number of bytes of each category."""
+    """The number of bytes in each category."""
     grid: tuple[int, ...]
     across: int
     """The horizontal dimension; all others are stacked vertically."""
     ids: tuple[str, ...] = ()
-    """The snapshot ids of the categories if they are commits."""
+    """The snapshot id of each category, if the categories are commits."""
     colours: tuple[str, ...] = ()
-    """The colours of the categories if they are ordered."""
+    """The colour of each category, if the categories are ordered."""
 
     def facts(self) -> dict[str, Any]:
-        """Return everything about a chunk map except its cells."""
+        """Return everything about the chunk map except its cells."""
         rows, columns = self.codes.shape
         return {
             "rows": rows,
@@ -83,7 +83,7 @@ class ChunkMap:
 
 
 def count_references(session: Session, node: NodeSnapshot) -> int:
-    """Count the references in the manifests of an array for its chunk map, without reading them."""
+    """Return the number of chunk references in an array's manifests, without reading them."""
     files = session._workspace.base.manifest_files
     if not isinstance(node.node_data, ArrayNodeData):
         return 0
@@ -92,19 +92,19 @@ def count_references(session: Session, node: NodeSnapshot) -> int:
 
 
 def chunk_references(view: ArrayView) -> ArrayManifest:
-    """Return the references of all chunks for a chunk map, as columns."""
+    """Return all chunk references of an array as columns."""
     return view.session._workspace.refs(view.node)
 
 
 def reference_lengths(refs: ArrayManifest) -> NDArray[np.int64]:
-    """Return the stored bytes of each chunk to draw in a chunk map."""
+    """Return the stored size of each chunk in bytes."""
     return np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
 
 
 def label_chunks(view: ArrayView) -> list[list[str] | None]:
-    """Return the label of the first element of each chunk in a chunk map, along each dimension.
+    """Return the label of each chunk's first element along each dimension.
 
-    None stands for a dimension without labels, or with too many chunks to send them.
+    A dimension is None if it has no labels, or too many chunks to send their labels.
     """
     found: list[list[str] | None] = []
     for axis, edges in enumerate(get_stored_grid(view.document).edges):
@@ -159,9 +159,9 @@ def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame
 
 
 def draw_missing(found: ChunkStatistics) -> ChunkMap:
-    """Draw a chunk map of the share of missing values in each chunk of an array.
+    """Draw a chunk map that shows the share of missing values in each chunk.
 
-    Chunks that are not stored are counted.
+    Chunks that are not stored are included.
     """
     missing = np.where(found.known, found.rows.nulls, 0)
     cells = np.where(found.known, found.cells, 0)
@@ -175,13 +175,13 @@ def draw_missing(found: ChunkStatistics) -> ChunkMap:
 
 
 def classify_missing(missing: NDArray[Any], cells: NDArray[Any]) -> NDArray[np.int64]:
-    """Sort chunks into classes of a chunk map by the share of missing values; 0 cells are unknown."""
+    """Sort chunks into classes by their share of missing values. Chunks with 0 cells are unknown."""
     classes = 1 + np.searchsorted(_SHARES, missing / np.maximum(cells, 1))
     return np.select([cells == 0, missing == 0, missing == cells], [len(_MISSING) - 1, 0, 5], classes)
 
 
 def _sum_bins(values: NDArray[np.int64], grid: tuple[int, ...], across: int) -> NDArray[np.float64]:
-    """Sum numbers of all chunks of a grid in each bin of its map."""
+    """Sum up per-chunk numbers of a grid in each bin of its map."""
     table = np.moveaxis(values.reshape(grid), across, -1).reshape(-1, grid[across])
     rows, columns = table.shape
     height, width = min(rows, MAX_BINS), min(columns, MAX_BINS)
@@ -191,7 +191,7 @@ def _sum_bins(values: NDArray[np.int64], grid: tuple[int, ...], across: int) -> 
 
 
 def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences | None) -> ChunkMap:
-    """Draw a chunk map of the later of two versions that marks the chunks that differ.
+    """Draw a chunk map of the later of two versions, in which the differing chunks are marked.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences
 
 
 def _keep_inside(coords: NDArray[np.uint32], grid: tuple[int, ...]) -> NDArray[np.uint32]:
-    """Drop the chunks outside of the grid, because the other version of the array can be larger."""
+    """Drop chunks outside the grid, because the array can be larger in the other version."""
     if coords.shape[1] != len(grid):  # a scalar, or an array with a different number of dimensions
         return np.zeros((len(coords) if not coords.shape[1] else 0, len(grid)), np.uint32)
     return coords[(coords < np.array(grid, np.uint32)).all(axis=1)]
@@ -239,7 +239,7 @@ def _assign_bins(
     *,
     last_wins: bool = False,
 ) -> NDArray[np.uint8]:
-    """Assign to each bin the most frequent category of its chunks, or the last category."""
+    """Assign to each bin the most frequent category of its chunks or, with `last_wins`, the last category."""
     columns = grid[across]
     others = [axis for axis in range(len(grid)) if axis != across]
     rows = math.prod(grid[axis] for axis in others)
@@ -283,7 +283,7 @@ def _format_size(count: int) -> str:
 def _keep_most_frequent(
     codes: NDArray[np.int64], legend: tuple[str, ...], ids: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
-    """Keep at most a dozen of the most frequent categories, and merge the others."""
+    """Keep at most a dozen of the most frequent categories, and merge all others into one."""
     counts = np.bincount(codes, minlength=len(legend))
     there = np.flatnonzero(counts)
     kept = there if len(there) <= _MAX_CATEGORIES else np.sort(np.argsort(-counts)[: _MAX_CATEGORIES - 1])

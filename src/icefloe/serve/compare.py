@@ -1,4 +1,4 @@
-"""Compare two versions for the comparison pages: nodes, metadata, chunks and values."""
+"""Compare nodes, metadata, chunks and values of two versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node that differs between two versions, on the page that compares them."""
+    """A node that differs between two versions, as listed on the comparison page."""
 
     path: str
     kind: str
@@ -31,17 +31,17 @@ class NodeChange:
     status: str
     """`added`, `removed` or `changed`."""
     metadata: tuple[tuple[str, str, str], ...] = ()
-    """The name, the value before and the value after."""
+    """The name, old value and new value of each changed metadata field."""
     changed: int = 0
     added: int = 0
     deleted: int = 0
-    """The number of deleted chunks. `changed` and `added` are also numbers of chunks."""
+    """The number of deleted chunks. `changed` and `added` also count chunks."""
     extent: tuple[tuple[int, int], ...] = ()
-    """The cells of these chunks: the first and last index along each dimension."""
+    """The range of cells that these chunks cover: the first and last index along each dimension."""
 
 
 def compare_nodes(before: Session, after: Session, path: str = ROOT) -> list[NodeChange]:
-    """List the nodes below a path that differ between two versions, without the ingest ledger."""
+    """List the nodes below a path that differ between two versions, except the ingest ledger."""
     found = compare(before, after, path=path)
     origins = {new: old for old, new in found.moved_nodes}
     changed = {*found.updated_groups, *found.updated_arrays, *found.chunks, *origins}
@@ -63,7 +63,7 @@ def compare_nodes(before: Session, after: Session, path: str = ROOT) -> list[Nod
 
 
 def _with_chunks(change: NodeChange, found: Comparison, version: Session) -> NodeChange:
-    """Add the numbers of chunks that differ, and the range of their cells."""
+    """Add the numbers of differing chunks, and the range of their cells, to the changes."""
     chunks = found.chunks.get(change.path)
     if chunks is None:
         return change
@@ -80,7 +80,7 @@ def _with_chunks(change: NodeChange, found: Comparison, version: Session) -> Nod
 
 
 def _find_extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int], ...]:
-    """Return the first and the last cell along each dimension of the chunks inside a grid."""
+    """Return the first and last cell along each dimension that the given chunks of a grid cover."""
     inside = (
         coords[(coords < np.array(grid.counts, np.uint32)).all(axis=1)] if coords.shape[1] else coords[:0]
     )
@@ -91,7 +91,7 @@ def _find_extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int
 
 
 def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
-    """Yield the members of zarr.json that differ between two versions, with both values."""
+    """Yield the zarr.json members that differ between two versions, with both values."""
     one, other = _flatten(json.loads(old.user_data)), _flatten(json.loads(new.user_data))
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
@@ -99,7 +99,7 @@ def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str
 
 
 def _flatten(document: dict[str, Any]) -> dict[str, str]:
-    """Flatten a zarr.json to a dictionary of texts, with one entry per attribute."""
+    """Flatten a zarr.json to a dictionary of strings, with one entry per attribute."""
     attributes = document.pop("attributes", None) or {}
     document.pop("consolidated_metadata", None)
     named = {**document, **{f"attributes.{name}": value for name, value in attributes.items()}}
@@ -111,20 +111,18 @@ def _shorten(text: str) -> str:
 
 
 def changed_chunks(before: Session, after: Session, path: str) -> ChunkDifferences | None:
-    """Find the chunks of an array that differ between two versions; None if there are none."""
+    """Find the chunks of an array that differ between two versions. Return None if there are none."""
     return compare(before, after, path=path).chunks.get(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """The comparison of a window in two versions of an array: the values of both versions, and their
-    differences.
-    """
+    """A window of an array in two versions: the values in both versions, and their differences."""
 
     before: NDArray[Any]
     after: NDArray[Any]
     values: NDArray[np.float64]
-    """The later minus the earlier values; NaN where one of them is missing."""
+    """Later values minus earlier values; NaN where one of them is missing."""
     unequal: NDArray[np.bool_]
     """A mask of the cells that differ. A number differs from a missing value."""
     most: float
@@ -132,18 +130,18 @@ class Difference:
 
     @property
     def differing(self) -> int:
-        """The number of cells in the window that differ between two versions."""
+        """The number of cells in the window that differ."""
         return int(np.count_nonzero(self.unequal))
 
 
 def compare_values(before: ArrayView, after: ArrayView, index: Index) -> Difference:
-    """Read a window of two versions of an array for a comparison page, and return their difference."""
+    """Compare a window of an array in two versions, in the data type of the array."""
     old, new = before.read(index), after.read(index)
     return difference_of(before, old, after, new)
 
 
 def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]) -> Difference:
-    """Subtract two windows of a comparison page; stored values are used if both have the same encoding."""
+    """Subtract a window of two versions. Use stored values if both are encoded in the same way."""
     meant = before.numbers(old), after.numbers(new)
     is_stored_alike = not before.is_packed and not after.is_packed and old.dtype == new.dtype
     one, other = (old, new) if is_stored_alike else meant
@@ -155,7 +153,7 @@ def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: N
 
 
 def common_shape(before: ArrayView, after: ArrayView) -> tuple[int, ...] | None:
-    """Return the common shape of two versions of an array; None if their ranks differ."""
+    """Return the shape that two versions of an array have in common, or None if their ranks differ."""
     if len(before.shape) != len(after.shape):
         return None
     return tuple(min(sizes) for sizes in zip(before.shape, after.shape, strict=True))

@@ -1,5 +1,4 @@
-"""Connections of clients: those that send or read too slowly are closed, so that they do not use up the
-server."""
+"""Close connections whose clients send or read too slowly, so that they do not exhaust the server."""
 
 from __future__ import annotations
 
@@ -12,10 +11,12 @@ from icefloe.serve.settings import RequestLimits
 
 
 def limit_connections(limits: RequestLimits) -> type[asyncio.Protocol]:
-    """Create the protocol of uvicorn's connections, with limits on the time that a client may take."""
+    """Create a uvicorn protocol class with timeouts for slow clients."""
 
     class Connection(AutoHTTPProtocol):  # type: ignore[valid-type,misc]
-        """A connection that is closed when its client does not finish a request, or stops to read."""
+        """An HTTP connection that is aborted if its client does not finish sending a request, or stops
+        reading.
+        """
 
         _unfinished: asyncio.TimerHandle | None = None
         _stalled: asyncio.TimerHandle | None = None
@@ -30,7 +31,7 @@ def limit_connections(limits: RequestLimits) -> type[asyncio.Protocol]:
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self._cancel_deadline()
-            elif self._unfinished is None:  # every further byte of the same request has the same deadline
+            elif self._unfinished is None:  # later bytes of the same request do not extend the deadline
                 self._unfinished = self.loop.call_later(limits.request_seconds, self.transport.abort)
 
         # docstring inherited

@@ -1,4 +1,4 @@
-"""The data that pages request: windows as colours, exact values, series and chunk maps."""
+"""Serve the data that pages request: windows as colours, exact values, series and chunk maps."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ _MAX_STEPS: Final = 64
 
 
 class Data:
-    """A handler for the data that pages request from the server: windows, exact values, series and chunk
-    maps.
+    """Handles data requests from pages: windows, exact values, series and chunk maps.
 
     Parameters
     ----------
     opened
         The versions and arrays of the repository.
     decoders
-        The threads that decode.
+        The threads that decode chunks.
     """
 
     def __init__(self, opened: OpenVersions, decoders: Decoders) -> None:
@@ -61,7 +60,7 @@ class Data:
         }
 
     async def answer(self, request: Request, receive: Receive) -> Response:
-        """Answer one request of a page for data: a window, exact values, a series or a chunk map."""
+        """Handle a data request from a page: for a window, exact values, a series or a chunk map."""
         kind = request.segments[1] if len(request.segments) > 1 else ""
         if kind == "refs":
             return await asyncio.wrap_future(get_pool("serve-refs", 4).submit(self._refs, request))
@@ -75,7 +74,7 @@ class Data:
         return found
 
     def _refs(self, request: Request) -> Response:
-        """Send the number of commits on a branch since a snapshot, which open pages poll."""
+        """Send the number of commits on a branch since a snapshot. Open pages poll it."""
         branch, since = request.query.get("branch", ""), request.query.get("since", "")
         try:
             tip = self._opened.repo.lookup_branch(branch)
@@ -122,7 +121,7 @@ class Data:
         return _make_picture(new, index, found.values, request, cache, extra)
 
     def _tile(self, request: Request) -> Response:
-        """Send exact values as text, to show the cell below the pointer."""
+        """Send exact values as text, which pages show for the cell below the pointer."""
         raw, path = required_raw(request, 2), request.node_path(3)
         shown = [self._opened.show(unquote_to_bytes(part).decode()) for part in raw.split(b"...")]
         found = []
@@ -169,7 +168,7 @@ class Data:
         return json_response({"commits": body, "units": view.units}, [NO_CACHE])
 
     def _chunks(self, request: Request) -> Response:
-        """Send a chunk map with one byte per cell, and the meaning of the codes in a header."""
+        """Send a chunk map with one byte per cell, and the meanings of the codes in a header."""
         if b"..." in required_raw(request, 2):
             return self._changed_chunks(request)
         shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
@@ -193,7 +192,7 @@ class Data:
         return draw_chunk_map(view, chunk_references(view), by, writers)
 
     def _changed_chunks(self, request: Request) -> Response:
-        """Send the map of chunks that differ between two versions."""
+        """Send a map of the chunks that differ between two versions."""
         before, after = self._opened.show_both(required_raw(request, 2))
         path = request.node_path(3)
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
@@ -214,7 +213,7 @@ class Data:
 def _make_picture(
     view: ArrayView, index: Any, numbers: Any, request: Request, cache: tuple[bytes, bytes], extra: Any = None
 ) -> Response:
-    """Send array values as a colour-mapped picture, with exact statistics of each step along an axis."""
+    """Encode array values as quantized colours, with exact statistics of each step along an axis."""
     steps = request.number("axis", len(view.shape))
     whole = PlotStatistics.of(numbers)
     meta: dict[str, Any] = {"low": whole.low, "high": whole.high, "shape": numbers.shape, **(extra or {})}

@@ -1,4 +1,4 @@
-"""Derived arrays on the page of an array: its lineage, the arrays derived from it, and its pyramid."""
+"""Facts about derived arrays for the array page: lineage, dependent arrays, and the pyramid."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
 _MAX_LEVEL_CELLS: Final = 6 * MAX_CELLS
-"""The maximum number of cells of a level to send to a screen with many pixels: 4 MB."""
+"""The maximum number of cells of a pyramid level to send to a high-resolution screen: 4 MB."""
 
 
 def lineage_facts(repo: Repository, session: Session, path: str) -> dict[str, Any] | None:
-    """Describe the lineage of a derived array for its page; None if it was not derived."""
+    """Describe the lineage of a derived array. Return None if the array was not derived."""
     found = find_lineage(repo, session, path)
     if found is None:
         return None
@@ -37,7 +37,7 @@ def lineage_facts(repo: Repository, session: Session, path: str) -> dict[str, An
 
 
 def list_dependents(session: Session, path: str) -> list[str]:
-    """List the arrays that are derived from an array, for its page."""
+    """List the arrays that are derived from an array."""
     return [
         each
         for each in list_derived(session)
@@ -51,10 +51,10 @@ def list_dependents(session: Session, path: str) -> list[str]:
 def draw_levels(
     levels: Sequence[PyramidLevel], view: ArrayView, layout: PlotLayout, open_view: Callable[[str], ArrayView]
 ) -> list[PlotSource]:
-    """Return the levels of a derived pyramid to draw on the page of an array, from coarse to fine.
+    """Return the pyramid levels that can be drawn for an array, from coarse to fine.
 
-    A screen with many pixels needs a finer level than a small window. The coarsest level is followed by finer
-    levels while their plots are small enough to be sent.
+    A high-resolution screen needs a finer level than a small window. The coarsest level is always included,
+    and finer levels if their plots are small enough to be sent.
     """
     if layout.y is None or layout.x is None or layout.every == (1, 1):
         return []
@@ -62,7 +62,7 @@ def draw_levels(
     for number, level in enumerate(levels):
         factor = math.ceil(view.shape[layout.y] / max(level.shape[layout.y], 1))
         coarse = tuple(-(-size // factor) if axis in drawn else size for axis, size in enumerate(view.shape))
-        if level.shape != coarse:  # the plot draws dimensions that the pyramid does not coarsen
+        if level.shape != coarse:  # the pyramid does not coarsen the drawn dimensions
             break
         rows, columns = (level.shape[axis] for axis in drawn)
         is_last = number == len(levels) - 1

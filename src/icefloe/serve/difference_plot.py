@@ -1,4 +1,4 @@
-"""The plot of the difference of two versions of an array: where it opens, its outlines and its tables."""
+"""The difference plot of two versions of an array: its initial position, outlines and tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from icefloe.serve.requests import ShownVersion
 from icefloe.serve.windows import ArrayView
 
 _MAX_SEARCHED: Final = 16
-"""The maximum number of chunks that are compared to find the first cell that differs."""
+"""The maximum number of chunks to compare when searching for the first cell that differs."""
 
 
 def describe_shapes(before: ShownVersion, old: ArrayView, after: ShownVersion, new: ArrayView) -> str:
-    """Format the sentences on a difference plot about the different shapes of the array in two versions."""
+    """Describe in sentences how the shape of the array differs between the two versions."""
     one, other = (" × ".join(map(str, view.shape)) for view in (old, new))
     text = f"The shape is {one} in {before.label} and {other} in {after.label}. The common part is compared."
     for shown, longer, shorter in ((before, old, new), (after, new, old)):
@@ -35,13 +35,13 @@ def describe_shapes(before: ShownVersion, old: ArrayView, after: ShownVersion, n
 
 
 def find_first_change(old: ArrayView, new: ArrayView, chunks: Any, chosen: tuple[int, ...]) -> dict[str, int]:
-    """Find the position at which a difference plot opens: the first cell that differs in the chosen chunk,
-    or else in the first chunks that differ.
+    """Find the initial position of a difference plot: the first differing cell of the chosen chunk, or else
+    of the first chunks that differ.
 
     Parameters
     ----------
     old, new
-        The common part of the array in both versions.
+        The array in both versions, restricted to the common part.
     chunks
         The chunks that differ; None if there are none.
     chosen
@@ -72,7 +72,7 @@ def find_first_change(old: ArrayView, new: ArrayView, chunks: Any, chosen: tuple
 
 
 def describe_extent(view: ArrayView, layout: PlotLayout, unequal: NDArray[np.bool_]) -> str:
-    """Format the range of the cells that differ in a difference plot; empty if none differs."""
+    """Format the range of cells that differ in a plot; empty if there are none."""
     found = []
     for axis, step in ((layout.y, layout.every[0]), (layout.x, layout.every[1])):
         if axis is not None and unequal.any():
@@ -82,7 +82,7 @@ def describe_extent(view: ArrayView, layout: PlotLayout, unequal: NDArray[np.boo
 
 
 def tabulate_difference(view: ArrayView, layout: PlotLayout, difference: Any) -> list[tuple[str, Any]]:
-    """Create the tables of values before and after, next to a difference plot."""
+    """Create tables of the values before and after, which are shown next to a difference plot."""
     return [
         ("before", value_table(view, layout, difference.before)),
         ("after", value_table(view, layout, difference.after)),
@@ -90,7 +90,7 @@ def tabulate_difference(view: ArrayView, layout: PlotLayout, difference: Any) ->
 
 
 def outline_changes(view: ArrayView, layout: PlotLayout, chunks: Any) -> list[list[int]]:
-    """Return the rectangles, in cells, of the changed chunks that a difference plot shows."""
+    """Return the rectangles, in cells, that outline the changed chunks in a plot."""
     if chunks is None or layout.kind == "none" or layout.x is None:
         return []
     grid = get_stored_grid(view.document)
@@ -110,6 +110,6 @@ def outline_changes(view: ArrayView, layout: PlotLayout, chunks: Any) -> list[li
             for edge in (grid.edges[axis][at], min(grid.edges[axis][at + 1], view.shape[axis]))
         ]
         if any(start >= stop for start, stop in zip(box[::2], box[1::2], strict=True)):
-            continue  # outside the part that both versions have
+            continue  # outside the part that both versions share
         found.append(box if len(drawn) == 2 else [0, 1, *box])
     return found

@@ -1,5 +1,4 @@
-"""Convert snapshots to the form that the gateway serves: consolidated metadata, and chunks in common
-codecs."""
+"""Convert snapshots for the gateway: consolidated metadata, and chunks in widely supported codecs."""
 
 from __future__ import annotations
 
@@ -29,8 +28,9 @@ MAX_CONSOLIDATED: Final = 50_000
 """The maximum number of nodes below a group for which consolidated metadata is served."""
 _MARK: Final = b'"consolidated_metadata"'
 GDAL_CODECS: Final = frozenset({"blosc", "bytes", "gzip", "zstd"})
-"""The codecs that GDAL supports. GDAL 3.12 also has transpose, but applies the inverse of some orders: wrong
-values."""
+"""The codecs that GDAL supports. GDAL 3.12 also has transpose, but applies the inverse of some orders, which
+yields wrong values.
+"""
 _ZARRITA: Final = ("bitround", "blosc", "delta", "gzip", "lz4", "shuffle", "zlib", "zstd")
 COMMON_CODECS: Final = frozenset(
     {*GDAL_CODECS, "crc32c", "sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8"}
@@ -44,30 +44,30 @@ _KEPT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document (zarr.json) in the form that the gateway serves, and its entity tag."""
+    """A zarr.json document as served by the gateway, with its entity tag."""
 
     body: bytes
     e_tag: bytes
 
     @staticmethod
     def of(body: bytes) -> Document:
-        """Create a document that the gateway serves, whose entity tag derives from its content."""
+        """Create a document whose entity tag is derived from its content."""
         return Document(body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode())
 
 
 class Published:
-    """The documents and chunks of a snapshot in the form that the gateway serves: plain Zarr.
+    """The documents and chunks of a snapshot as the gateway serves them, as plain Zarr.
 
-    Safe for many threads.
+    Thread-safe.
 
     Parameters
     ----------
     session
-        A session of the snapshot.
+        A session on the snapshot.
     limits
         The resources that transcoding a chunk may use.
     codecs
-        The codecs of the clients. Chunks of arrays with others are converted.
+        The codecs that clients support. Chunks that use other codecs are converted.
     """
 
     def __init__(
@@ -83,14 +83,12 @@ class Published:
         self._lock = threading.Lock()
 
     def is_warm(self, path: str) -> bool:
-        """Return whether chunks of an array with a served document were looked up before, so that the next
-        lookup is fast.
-        """
+        """Return True if chunks of the array were looked up before, so that the next lookup is fast."""
         return path in self._transcoders
 
     def document(self, path: str) -> Document | None:
-        """Return the document (zarr.json) of a node as the gateway serves it, groups with consolidated
-        metadata; None if missing.
+        """Return the zarr.json of a node as the gateway serves it, or None if there is no such node. Groups
+        have consolidated metadata.
         """
         kept = self._documents.get(path)
         if kept is not None:
@@ -108,13 +106,12 @@ class Published:
         return document
 
     def transcoder(self, node: NodeSnapshot) -> Transcoder | None:
-        """Return the transcoder that the served document of an array announces; None if chunks are served
-        unchanged.
+        """Return the transcoder for the chunks of an array, or None if its chunks are served unchanged.
 
         Raises
         ------
         RequestError
-            Neither clients nor this server can decode the array.
+            Neither the clients nor this server can decode the array.
         """
         if node.path in self._transcoders:
             return self._transcoders[node.path]
@@ -154,7 +151,7 @@ class Published:
                 yield b"%s:%s" % (json.dumps(path[start:]).encode(), body)
 
     def _make_member(self, node: NodeSnapshot) -> bytes | None:
-        """Return the consolidated metadata of a node; None for arrays that cannot be served."""
+        """Return the consolidated metadata of a node, or None for arrays that cannot be served."""
         if not _is_array(node):
             return _drop_consolidated(node.user_data)
         try:
@@ -166,7 +163,7 @@ class Published:
 def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
     """Derive the entity tag of a served chunk.
 
-    It is equal in every version with this chunk.
+    It is the same in every version that contains this chunk.
     """
     if isinstance(ref, NativeRef):
         tag = f"{ref.chunk_id}-{ref.offset:x}-{ref.length:x}"
@@ -179,7 +176,7 @@ def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
 
 
 class Transcoder:
-    """A transcoder of chunks to the codecs that the served document of their array names.
+    """Transcodes chunks to the codecs in the array's served zarr.json.
 
     Parameters
     ----------
@@ -201,7 +198,7 @@ class Transcoder:
         """The zarr.json with the new codecs."""
 
     def encode(self, coords: tuple[int, ...]) -> bytes:
-        """Decode a chunk, and re-encode it with the codecs that the served document of its array names.
+        """Decode a chunk, and encode it with the codecs in the array's served zarr.json.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The first page: the arrays of the branch `main` with their periods, and the size of the repository."""
+"""The home page: the arrays on `main` with the periods they cover, and the size of the repository."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from icefloe.serve.versions import Versions
 from icefloe.serve.windows import ArrayView
 
 _PATIENCE_S: Final = 0.5
-"""The time that a page waits for the size of a repository on this machine."""
+"""How long, in seconds, a page waits for the size of a local repository."""
 _MAX_ARRAYS: Final = 40
 _MAX_PERIODS: Final = 10
 """The maximum number of time coordinates to read."""
 
 
 class RepositorySize:
-    """The size of the chunks of a repository, for its first page. It is counted in the background.
+    """The total chunk size of a repository for the home page, which is computed in the background.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ class RepositorySize:
         self._counting: tuple[Any, Future[str]] | None = None
 
     def count(self, history: dict[str, Any]) -> str:
-        """Format the size of a repository for its first page; empty if there are many commits, or if it is
-        not known within a moment.
+        """Format the size of the repository. Return an empty string if there are many commits, or if it is
+        not known soon enough.
         """
         if history["total"] > views.COMMITS_PER_PAGE:
             return ""
@@ -63,9 +63,7 @@ class RepositorySize:
 
 
 def list_arrays(opened: OpenVersions) -> dict[str, Any] | None:
-    """List the arrays on the branch `main` for the first page, with their periods; None if it does not
-    exist.
-    """
+    """List the arrays on `main` with the periods they cover. Return None if the branch does not exist."""
     try:
         shown = opened.show("branch:main")
     except RequestError:
@@ -87,7 +85,7 @@ def list_arrays(opened: OpenVersions) -> dict[str, Any] | None:
 
 
 def read_extent(view: ArrayView) -> list[str]:
-    """Return the first and the last value of a coordinate for a page; none if it cannot be read."""
+    """Return the first and last value of a coordinate as text; empty if it cannot be read."""
     size = view.shape[0]
     try:
         ends = [view.texts(view.read((slice(at, at + 1, 1),)))[0] for at in (0, size - 1) if size]

@@ -1,9 +1,9 @@
 """Serve any version as plain Zarr over HTTP, and the repository's own files.
 
-A failed read must not look like a missing chunk: clients interpret 404, and only 404, as "fill value". A
-request for a chunk is therefore answered with 404 only if the version and the array exist and the manifest
-does not contain the chunk. GDAL interprets every error status as "fill value", and treats only an incomplete
-response as an error.
+A failed read must not look like a missing chunk: clients interpret 404, and only 404, as "fill value". The
+gateway therefore responds to a chunk request with 404 only if the version and the array exist and the
+manifest does not contain the chunk. GDAL interprets every error status as "fill value", and treats only an
+incomplete response as an error.
 
 A reader must not decode chunks of one snapshot with the metadata of another. Chunks are therefore not served
 under versions that can select another snapshot later, unless the user requested it.
@@ -79,24 +79,24 @@ _FILES: Final = re.compile(
 _CHUNK: Final = re.compile(rb".*/c(/[0-9]+)*")
 _GDAL: Final = b"GDAL/"
 _PAUSE_S: Final = 1.0
-"""The time between the first byte of an aborted response to GDAL and its end."""
+"""The pause in seconds between the first byte of an aborted response to GDAL and its end."""
 _STARTED: Final = "icefloe.started"
-"""The key in the scope of a request that is set when the status has been sent."""
+"""The key that is set in a request's scope once the status has been sent."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """The body of a response: a stored object to stream."""
+    """A response body: a stored object to stream."""
 
     size: int
     e_tag: bytes
     is_quick: bool
-    """True if the object can be read quickly, inside the event loop."""
+    """True if the object can be read inside the event loop, because reads are fast."""
 
 
 class Gateway:
-    """The gateway: an ASGI application for `/zarr/<version>/<key>` and `/icechunk/<file>`.
+    """An ASGI application that serves `/zarr/<version>/<key>` and `/icechunk/<file>`.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Gateway:
         self._virtual_at_once = versions.repo._assets.virtual.answers_at_once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; every failure becomes an error status."""
+        """Handle one request. Every failure becomes an error status."""
         head = scope["method"] == "HEAD"
         try:
             raw = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -211,7 +211,7 @@ class Gateway:
     async def _serve_root(
         self, name: str, version: ResolvedVersion, scope: Scope, send: Send, *, has_slash: bool
     ) -> None:
-        """Redirect a branch name to its snapshot, and serve the root document of a fixed version."""
+        """Redirect a branch name to its snapshot, or serve the root document of a fixed version."""
         if not version.is_fixed or not has_slash:
             target = name if version.is_fixed else version.snapshot_id
             location = f"/zarr/{quote(target, safe='')}/".encode()
@@ -285,7 +285,7 @@ class Gateway:
                 if gone is not None:
                     await asyncio.sleep(
                         0
-                    )  # let other requests run, and notice if this client has disconnected
+                    )  # let other requests run, and detect if this client has disconnected
                     if gone.done():
                         raise CancelledError
                 data = b""
@@ -293,7 +293,7 @@ class Gateway:
                     data = (
                         read(at, end) if body.is_quick else await self._run_in_thread(partial(read, at, end))
                     )
-                if at == start:  # it is only known now that the chunk can be read
+                if at == start:  # only now is it known that the chunk can be read
                     await send(first)
                     scope[_STARTED] = True
                 await send({"type": "http.response.body", "body": data, "more_body": end < stop})
@@ -340,8 +340,7 @@ class Gateway:
         await self._stream(partial(storage.get_range, path), body, headers, scope, receive, send)
 
     async def _run_in_thread(self, work: Callable[[], R]) -> R:
-        """Run blocking work in the thread pool of the gateway, which is separate from the pool of the
-        pages."""
+        """Run blocking work in the gateway's thread pool, which is separate from the one for pages."""
         return await asyncio.wrap_future(get_pool("serve", _THREADS).submit(work))
 
 
@@ -352,7 +351,7 @@ def _make_malformed_error(key: str) -> RequestError:
 
 
 def _is_chunk_for_gdal(scope: Scope) -> bool:
-    """Return whether GDAL requests a chunk. GDAL interprets every error status as a missing chunk."""
+    """Return True if GDAL requests a chunk. GDAL interprets every error status as a missing chunk."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return _is_gdal(scope) and _CHUNK.fullmatch(raw) is not None
 
@@ -362,11 +361,11 @@ def _is_gdal(scope: Scope) -> bool:
 
 
 async def _abort_response(send: Send, error: RequestError) -> None:
-    """Start a response with one byte, and abort it so that the transfer fails.
+    """Start a response with one byte, then abort it so that the transfer fails.
 
-    GDAL treats a chunk as missing if the transfer fails before its reading thread receives the first byte. It
-    treats further bytes as values if an uncompressed chunk is not longer than them. The text of the error is
-    therefore in a header.
+    GDAL treats a chunk as missing if the transfer fails before its reading thread receives the first byte. If
+    more bytes follow, it treats them as values of an uncompressed chunk that is no longer than they are. The
+    error message is therefore sent in a header.
 
     Raises
     ------
@@ -385,7 +384,7 @@ async def _abort_response(send: Send, error: RequestError) -> None:
 def _find_chunk(
     published: Published, path: str, coords: tuple[int, ...]
 ) -> tuple[ChunkRef | None, Transcoder | None]:
-    """Look up a chunk.
+    """Look up the reference of a chunk.
 
     Raises
     ------
@@ -404,18 +403,18 @@ def _find_chunk(
 
 
 def parse_requested_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None:
-    """Return the start and stop of the byte range that a client requests; None for the whole object.
+    """Return the start and stop of the byte range that a client requests, or None for the whole object.
 
     Raises
     ------
     RequestError
-        The range lies outside.
+        The range lies outside the object.
     """
     value = header(scope, b"range")
     found = _ONE_RANGE.fullmatch(value) if value is not None else None
     condition = header(scope, b"if-range")
     if found is None or (condition is not None and condition != e_tag):
-        return None  # several ranges, or units other than bytes, may be answered with the whole object
+        return None  # for several ranges, or units other than bytes, the whole object may be sent
     first, last = found[1], found[2]
     if first:
         start, stop = int(first), min(int(last) + 1, size) if last else size
@@ -440,7 +439,7 @@ def _make_cache_headers(version: ResolvedVersion) -> Headers:
 
 
 def _is_known(scope: Scope, e_tag: bytes) -> bool:
-    """Return whether the client has already cached this content."""
+    """Return True if the client has already cached this content."""
     value = header(scope, b"if-none-match")
     return value is not None and (value == b"*" or e_tag in (each.strip() for each in value.split(b",")))
 
@@ -451,7 +450,7 @@ async def _respond_not_modified(send: Send, e_tag: bytes, headers: Headers) -> N
 
 
 async def _serve_bytes(document: Document, headers: Headers, scope: Scope, send: Send) -> None:
-    """Send bytes in memory, or a range of them."""
+    """Send bytes from memory, or a range of them."""
     if _is_known(scope, document.e_tag):
         await _respond_not_modified(send, document.e_tag, headers)
         return

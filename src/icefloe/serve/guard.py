@@ -36,12 +36,12 @@ _NO_TOKEN: Final = (
 
 
 class Guard:
-    """A guard in front of another ASGI application, which checks every request and adds security headers.
+    """ASGI middleware that checks every request and adds security headers to every response.
 
     Parameters
     ----------
     app
-        The application that answers admitted requests.
+        The application that handles admitted requests.
     settings
         The options of the server.
     """
@@ -58,7 +58,7 @@ class Guard:
         self._cookie = f"icefloe-{settings.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Check a request, and pass it to the application if it is admitted."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -87,7 +87,7 @@ class Guard:
             await respond(send_with_headers, 401, _NO_TOKEN, [challenge, _TEXT, NO_STORE], head=head)
 
     def _headers(self, scope: Scope) -> Headers:
-        """Return the security headers of a response, and the CORS headers for other origins."""
+        """Return security headers for a response, including CORS headers for requests from other origins."""
         if not self._cors:
             return [*_SECURITY, _SAME_ORIGIN]
         origin = self._allowed_origin(scope)
@@ -152,7 +152,7 @@ class Guard:
         return any(name == "token" and self._is_token(value) for name, value in _query(scope))
 
     def _cookie_headers(self, scope: Scope) -> Headers:
-        """Store the token in a cookie, and redirect the browser to the same URL without the token."""
+        """Return headers that store the token in a cookie and redirect to the same URL without the token."""
         rest = urlencode([pair for pair in _query(scope) if pair[0] != "token"])
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         path = b"/" + path.lstrip(b"/\\")  # `//host` would redirect to another server

@@ -15,8 +15,8 @@ from icefloe.serve.windows import ArrayView
 def describe_line(
     shown: ShownVersion | None, view: ArrayView, layout: PlotLayout, numbers: Any
 ) -> dict[str, Any] | None:
-    """Draw the values of a window of one dimension as a line plot; None if there are no values, or if the
-    layout is another one.
+    """Create a line plot of a one-dimensional window. Return None if it has no values or a different
+    layout.
     """
     if numbers is None or layout.kind != "line":
         return None
@@ -31,6 +31,6 @@ def describe_line(
 
 
 def series_url(shown: ShownVersion, view: ArrayView, place: list[int], axis: int) -> str:
-    """Return the URL of the exact values of a line plot."""
+    """Return the URL of the exact values in a line plot."""
     path = views.version_url("api/series", shown.snapshot_id, view.path)
     return f"{path}?index={','.join(map(str, place))}&axis={axis}"

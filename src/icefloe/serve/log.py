@@ -16,12 +16,12 @@ from icefloe.session import Session
 from icefloe.snapshots import SnapshotInfo
 
 COMMITS_PER_PAGE: Final = 50
-"""The number of commits that a page examines. Each commit costs one snapshot read."""
+"""The number of commits that a page examines. Each commit requires reading one snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayChange:
-    """The changes of one commit to an array, as an entry in the log of the array."""
+    """What one commit changed in an array; an entry in the array's log."""
 
     id: str
     before_id: str
@@ -32,29 +32,30 @@ class ArrayChange:
     stored_bytes: int | None
     """The stored size of the array; None if it has too many chunks to sum up."""
     growth: int | None
-    """The increase of the stored bytes since the previous commit."""
+    """How much the stored size has grown since the previous commit, in bytes."""
     changed: int = 0
     added: int = 0
     removed: int = 0
-    """The number of removed chunks. `added` and `changed` are also numbers of chunks."""
+    """The number of removed chunks. `added` and `changed` also count chunks."""
     metadata: tuple[tuple[str, str, str], ...] = ()
-    """The name, the value before and the value after."""
+    """The name, old value and new value of each changed metadata field."""
     is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLog:
-    """The log of an array for its page: commits that changed it, newest first."""
+    """The log of an array: the commits that changed it, newest first."""
 
     changes: tuple[ArrayChange, ...]
     examined: int
     """The number of commits that were examined."""
     next_id: str
-    """The snapshot from which to continue; empty at the end of the history."""
+    """The id of the snapshot to continue from; empty at the end of the history."""
 
 
 def read_log(history: Iterator[SnapshotInfo], path: str, open_session: Callable[[str], Session]) -> ArrayLog:
-    """Read the log of an array for its page: find the commits that changed it among the first of a history.
+    """Read one page of an array's log: examine the first commits of a history, and keep those that changed
+    the array.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def read_log(history: Iterator[SnapshotInfo], path: str, open_session: Callable[
     Returns
     -------
     ArrayLog
-        The changes, and the snapshot at which to continue.
+        The changes, and the snapshot to continue from.
     """
     infos = list(islice(history, COMMITS_PER_PAGE + 1))
     shown = infos[:COMMITS_PER_PAGE]
@@ -96,7 +97,7 @@ def _find(open_session: Callable[[str], Session], id: str, path: str) -> _Found 
 def _change(
     info: SnapshotInfo, new: _Found, before: SnapshotInfo | None, old: _Found | None
 ) -> ArrayChange | None:
-    """Compare an array with its previous version; None if nothing differs."""
+    """Compare an array with its previous version. Return None if nothing differs."""
     if old is not None and old[1] == new[1]:
         return None
     size = _sum_stored_bytes(new)

@@ -1,4 +1,4 @@
-"""The pages and the data that they request: an ASGI application without routes that change state."""
+"""An ASGI application for web pages and their data. None of its routes change state."""
 
 from __future__ import annotations
 
@@ -98,18 +98,16 @@ T = TypeVar("T")
 _STALE_S: Final = 2.0
 _MAX_STALE: Final = 1000
 _MAX_EXTENTS: Final = 50
-"""The maximum number of changed arrays whose extents are shown with labels."""
+"""The maximum number of changed arrays whose ranges are shown with labels."""
 
 
 def pages_app(versions: Versions, settings: Settings, decoders: Decoders) -> Pages:
-    """Create the ASGI application for pages, their assets and their data: all requests except for the
-    gateway's requests.
-    """
+    """Create the ASGI application for pages, assets and page data. The gateway handles all other requests."""
     return Pages(versions, settings, decoders)
 
 
 class Pages:
-    """The pages of a repository: an ASGI application for pages, their assets and their data.
+    """The ASGI application that serves a repository's pages, their assets and their data.
 
     Parameters
     ----------
@@ -146,7 +144,7 @@ class Pages:
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         head = scope["method"] == "HEAD"
         is_page, request = True, None
         try:
@@ -184,7 +182,7 @@ class Pages:
         )
         return Response(page, [HTML, *headers], error.status)
 
-    # What pages share
+    # Shared by all pages
 
     @property
     def _quoted_location(self) -> str:
@@ -209,7 +207,7 @@ class Pages:
         return Response(body, [HTML, NO_CACHE])
 
     def _list_earlier(self, shown: ShownVersion | None) -> list[tuple[str, str]]:
-        """List the earlier versions with which a page offers to compare its version."""
+        """List the earlier versions that a page offers for comparison."""
         if shown is None:
             return []
         name, is_branch = shown.name, bool(shown.branch)
@@ -218,8 +216,7 @@ class Pages:
         return found
 
     def _get_cached_facts(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Return facts that depend on refs from a cache. If the storage is slow, pages show the latest known
-        facts."""
+        """Return facts that depend on refs from a cache. If storage is slow, they may be outdated."""
         if self._opened.versions.answers_at_once:
             return compute()
         now = time.monotonic()
@@ -313,8 +310,9 @@ class Pages:
         )
 
     def _sources(self, shown: ShownVersion, view: ArrayView, layout: PlotLayout) -> list[PlotSource]:
-        """Return the sources to draw from, from coarse to fine: levels of the pyramid, then the
-        array itself."""
+        """Return the data sources for a plot, from coarse to fine: the pyramid levels, then the array
+        itself.
+        """
         if layout.every == (1, 1):
             return [PlotSource(view, layout)]
         key = ("levels", shown.snapshot_id, view.path)
@@ -371,7 +369,7 @@ class Pages:
         }
 
     def _has_array(self, path: str, snapshot_id: str) -> bool:
-        """Return whether a snapshot has an array; not examined if the storage is slow."""
+        """Return True if a snapshot contains an array. This is not checked if storage is slow."""
         versions = self._opened.versions
         if not versions.answers_at_once:
             return True
@@ -381,15 +379,14 @@ class Pages:
     def _check_statistics(
         self, request: Request, *versions: tuple[ShownVersion, ArrayView]
     ) -> list[ChunkStatistics | None]:
-        """Load the chunk statistics of an array at some versions, unless it has too many chunks for a
-        page."""
+        """Load an array's chunk statistics in some versions, unless it has too many chunks for a page."""
         return [
             self._opened.statistics(shown.snapshot_id, view.path) if _has_few_chunks(request, view) else None
             for shown, view in versions
         ]
 
     def _lineage(self, shown: ShownVersion, view: ArrayView) -> dict[str, Any]:
-        """Describe the inputs of an array, and the arrays that are derived from it."""
+        """Describe the inputs of an array, and the arrays derived from it."""
         repo, path = self._opened.versions.repo, view.path
         return self._get_cached_result(
             ("lineage", shown.snapshot_id, path),
@@ -419,7 +416,7 @@ class Pages:
         value, problem = "", ""
         try:
             value = view.texts(view.read(at)).reshape(-1)[0]
-        except (RequestError, IcechunkError) as error:  # where the chunk comes from is still worth knowing
+        except (RequestError, IcechunkError) as error:  # the origin of the chunk is still useful
             problem = as_request_error(error, self._settings.explain).text
         found: dict[str, Any] = {
             "where": [
@@ -508,8 +505,9 @@ class Pages:
         )
 
     def _extents(self, before: str, after: str, changes: list[NodeChange]) -> dict[str, list[str]]:
-        """Format the range of changed chunks with coordinate labels, such as `time 2025-04-01 to
-        2025-05-30`."""
+        """Format the ranges of changed chunks with coordinate labels, such as `time 2025-04-01 to
+        2025-05-30`.
+        """
         found = {}
         for change in changes[:_MAX_EXTENTS]:
             if change.extent:
@@ -650,14 +648,14 @@ class Pages:
 
 
 def _version_of(error: RequestError, request: Request | None) -> str:
-    """Return the version in whose contents a user can look for a node that was not found."""
+    """Return the version whose contents a user can browse if a node was not found."""
     if request is None or error.status != 404 or request.segments[:1] not in (("array",), ("log",)):
         return ""
     return request.segments[1] if len(request.segments) > 2 else ""
 
 
 def _has_few_chunks(request: Request, view: ArrayView) -> bool:
-    """Return whether the page of an array counts its chunks: if there are few chunks, or on request."""
+    """Return True if an array page should count chunks: there are few of them, or the user requested it."""
     few = count_references(view.session, view.node) <= MAX_CHUNKS_COUNTED
     return few or request.query.get("chunks") == "1"
 

@@ -1,4 +1,4 @@
-"""Positions in an array, as indices and as labels, in URLs."""
+"""Array positions in URLs, as indices and as labels."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from icefloe.serve.requests import Request
 from icefloe.serve.windows import ArrayView, WindowCoordinate
 
 _LABEL: Final = "at."
-"""The prefix of parameters that select a position by its label."""
+"""The prefix of query parameters that select a position by its label."""
 
 VIEW_NAMES: Final = {"array": "y x cell colours range scale", "compare": "y x cell"}
-"""Parameters of a view that links to other versions keep, apart from the positions of sliders."""
+"""Parameters of a view that links to other versions keep, in addition to slider positions."""
 
 
 def has_labels(request: Request) -> bool:
-    """Return whether the URL of a page selects a position of a slider by labels."""
+    """Return True if a page URL selects slider positions by label."""
     return any(name.startswith(_LABEL) for name in request.query)
 
 
 def parse_positions(request: Request) -> dict[str, int]:
-    """Parse the positions of sliders in the URL of a page: `i.time=120`."""
+    """Parse the slider positions in a page URL, such as `i.time=120`."""
     found = {name[2:]: request.number(name, -1) for name in request.query if name.startswith("i.")}
     return {name: place for name, place in found.items() if place >= 0}
 
 
 def resolve_labels(request: Request, view: ArrayView, layout: PlotLayout) -> str:
-    """Convert the labels in the URL of a page to positions: `at.time=2025-03-03&at.lat=50N`."""
+    """Convert the labels in a page URL to positions, such as `at.time=2025-03-03&at.lat=50N`."""
     place: list[int | None] = list(layout.at)
     drawn = [axis for axis in (layout.y, layout.x) if axis is not None]
     cell = request.numbers("cell")
@@ -58,7 +58,7 @@ def resolve_labels(request: Request, view: ArrayView, layout: PlotLayout) -> str
 
 
 def list_places(request: Request, view: ArrayView, layout: PlotLayout) -> list[tuple[str, str, str]]:
-    """List the dimensions of an array, with the label of the current position and an example of a label."""
+    """List the dimensions of an array, each with the label of the current position and an example label."""
     if layout.y is None or layout.x is None:
         return []
     cell = request.numbers("cell")
@@ -73,12 +73,12 @@ def list_places(request: Request, view: ArrayView, layout: PlotLayout) -> list[t
 
 
 def query_with(request: Request, name: str, at: int) -> str:
-    """Return the query of the URL that moves a slider to another position."""
+    """Return the URL query that moves a slider to another position."""
     return urlencode({**request.query, f"i.{name}": at})
 
 
 def describe_view(request: Request) -> dict[str, str]:
-    """Return URL query strings that open other versions, or a comparison, at the same position."""
+    """Return the URL queries that open other versions and comparisons at the current positions."""
     found = {}
     for page, names in VIEW_NAMES.items():
         kept = {
@@ -91,15 +91,15 @@ def describe_view(request: Request) -> dict[str, str]:
 
 
 def _example_label(coordinate: WindowCoordinate) -> str:
-    """Return a label that a coordinate could have, to show how labels are written."""
+    """Return an example of a coordinate label, which shows users the expected format."""
     if coordinate.latitudes is not None:
         return "50N"
     return "10E" if coordinate.longitudes is not None else coordinate.labels([0])[0]
 
 
 def label_region(open_view: Callable[[str], ArrayView], path: str, box: Mapping[str, tuple[int, int]]) -> str:
-    """Format a region of an array with coordinate labels; empty if they cannot be read, or if the array does
-    not have that region.
+    """Format a region of an array with coordinate labels. Return an empty string if they cannot be read or
+    the region does not exist.
     """
     try:
         view = open_view(path)

@@ -1,4 +1,4 @@
-"""Describe the quality of an array's values from chunk statistics: range, moments and missing data."""
+"""Describe the quality of array values from chunk statistics: range, moments and missing data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def describe_quality(found: ChunkStatistics) -> dict[str, Any]:
 
 
 def find_scale(*versions: ChunkStatistics | None) -> tuple[float, float] | None:
-    """Find the range of the colour scale from chunk statistics; None unless every chunk has statistics."""
+    """Find the range of the colour scale from chunk statistics. Return None unless all chunks have
+    statistics.
+    """
     ranges = []
     for found in versions:
         if found is None or not found.meaning.has_sums or not found.known.all():
@@ -39,7 +41,7 @@ def find_scale(*versions: ChunkStatistics | None) -> tuple[float, float] | None:
 
 
 def describe_chunk(found: ChunkStatistics, coords: tuple[int, ...]) -> list[tuple[str, str]]:
-    """Describe the values of one chunk from its statistics; empty if it has no statistics."""
+    """Describe the values of one chunk from its statistics; empty if it has none."""
     number = int(np.ravel_multi_index(coords, found.chunks.counts)) if coords else 0
     if not found.known[number]:
         return []

@@ -1,4 +1,4 @@
-"""Requests and responses of pages and their data, and the versions and arrays that they open."""
+"""Page requests and responses, and the versions and arrays that they open."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ JSON: Final = (b"content-type", b"application/json")
 BYTES: Final = (b"content-type", b"application/octet-stream")
 NO_CACHE: Final = (b"cache-control", b"no-cache")
 _MAX_COMMITS: Final = 1000
-"""The maximum number of commits to search for the writer of a chunk."""
+"""The maximum number of commits to search for the one that wrote a chunk."""
 _MAX_DESCRIBED: Final = 2_000_000
-"""The maximum number of chunks of an array whose statistics are loaded: about 100 MB."""
+"""The maximum number of chunks in an array for which statistics are loaded: about 100 MB."""
 IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of a page: its parsed path and query."""
+    """A request for a page or its data: the parsed path and query."""
 
     segments: tuple[str, ...]
     """The decoded segments of the path."""
     raw: tuple[bytes, ...]
-    """The segments of the path as sent, still encoded."""
+    """The path segments as sent, still percent-encoded."""
     query: Mapping[str, str]
     base_url: str
 
     def number(self, name: str, default: int = 0) -> int:
-        """Return a number in the query of a request."""
+        """Return a number from the query."""
         number = parse_number(self.query.get(name, ""))
         return default if number is None else number
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Return the numbers in the query of a request, such as `cell=3,5`; empty if they are invalid."""
+        """Return numbers from the query, such as `cell=3,5`; empty if they are invalid."""
         found = [parse_number(each) for each in self.query.get(name, "").split(",")]
         return tuple(each for each in found if each is not None) if None not in found else ()
 
     def node_path(self, after: int) -> str:
-        """Return the node path that follows some segments of the path of a request."""
+        """Return the node path that follows the first segments of the request path."""
         return normalize("/" + "/".join(self.segments[after:]))
 
 
@@ -69,7 +69,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
-    """A version that a request names, and the snapshot that it currently selects."""
+    """A requested version, and the snapshot that it currently selects."""
 
     name: str
     snapshot_id: str
@@ -77,19 +77,18 @@ class ShownVersion:
 
     @property
     def label(self) -> str:
-        """The label of a version that a request names: without a prefix, and shortened if it is a snapshot
-        id."""
+        """The label of this version: without its prefix, and shortened if it is a snapshot id."""
         short = self.name[:8] if self.name == self.snapshot_id else self.name
         return short.removeprefix("branch:").removeprefix("tag:")
 
     @property
     def branch(self) -> str:
-        """The branch of a requested version, whose new commits are announced."""
+        """The branch of this version, if the page announces new commits on it."""
         return "" if self.is_fixed or set("~@") & set(self.name) else self.name.removeprefix("branch:")
 
 
 class OpenVersions:
-    """The versions and arrays that requests for pages use, kept open for the next request.
+    """The versions and arrays that page requests use. They stay open for later requests.
 
     Parameters
     ----------
@@ -126,7 +125,7 @@ class OpenVersions:
         return found
 
     def writers(self, snapshot_id: str, path: str) -> Blame:
-        """Find the commit that wrote each chunk of a requested array."""
+        """Find the commit that wrote each chunk of an array."""
         key = ("writers", snapshot_id, path)
         found: Blame | None = self.results.get(key)
         if found is None:
@@ -135,8 +134,8 @@ class OpenVersions:
         return found
 
     def statistics(self, snapshot_id: str, path: str) -> ChunkStatistics | None:
-        """Find the statistics of a requested array's chunks; None if it has none, or too many chunks to
-        load them.
+        """Find the chunk statistics of an array. Return None if it has none, or too many chunks to load
+        them.
         """
         if math.prod(get_stored_grid(self.view(snapshot_id, path).document).counts) > _MAX_DESCRIBED:
             return None
@@ -148,7 +147,7 @@ class OpenVersions:
         return found[0]
 
     def show_both(self, raw: bytes) -> tuple[ShownVersion, ShownVersion]:
-        """Resolve the two versions that a request for a comparison names."""
+        """Resolve the two versions that a comparison request names."""
         one, dots, other = raw.partition(b"...")
         if not dots or not one or not other:
             raise RequestError(404, "the URL lacks a version: expected two, such as /compare/v1...main")
@@ -156,12 +155,12 @@ class OpenVersions:
 
 
 def parse_number(text: str) -> int | None:
-    """Parse a number in the query of a request; None if it is invalid or too long."""
+    """Parse a number from a query. Return None if it is invalid or too long."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
 def parse_request(scope: Scope) -> Request:
-    """Parse the path and the query of a request."""
+    """Parse the path and query of a request."""
     path = scope.get("raw_path") or scope["path"].encode()
     raw = tuple(each for each in path.split(b"/") if each)
     try:
@@ -175,37 +174,37 @@ def parse_request(scope: Scope) -> Request:
 
 
 def required(request: Request, at: int, what: str) -> str:
-    """Return a segment of the path of a request; raise an error if it is missing."""
+    """Return a segment of the request path. Raise an error if it is missing."""
     if len(request.segments) <= at:
         raise RequestError(404, f"the URL lacks {what}")
     return request.segments[at]
 
 
 def required_raw(request: Request, at: int) -> bytes:
-    """Return a segment of the path of a request, still encoded; raise an error if it is missing."""
+    """Return a segment of the request path, still encoded. Raise an error if it is missing."""
     required(request, at, "a version")
     return request.raw[at]
 
 
 def check_response(index: Index, item: int, most: int) -> None:
-    """Raise an error if the response to a request for a window would be too large."""
+    """Raise an error if the response to a window request would be too large."""
     cells = int(np.prod([len(range(p.start, p.stop, p.step)) for p in index], dtype=object))
     if cells * item > most:
         raise RequestError(413, f"{cells} values are too many for one response; request a smaller window")
 
 
 def meta_header(value: Any) -> tuple[bytes, bytes]:
-    """Return the response header that describes the binary data in the body."""
+    """Create a response header that describes the binary data in the body."""
     return (b"x-icefloe-meta", json.dumps(value, allow_nan=False).encode())
 
 
 def json_response(value: Any, headers: Headers) -> Response:
-    """Create a JSON response to a request for data."""
+    """Create a JSON response to a data request."""
     body = json.dumps(value, allow_nan=False, ensure_ascii=True).encode()
     return Response(body, [JSON, *headers])
 
 
 def request_has(scope: Scope, response: Response) -> bool:
-    """Return whether the client that sent a request already has this response."""
+    """Return True if the client already has this response in its cache."""
     e_tag = next((value for name, value in response.headers if name == b"etag"), None)
     return e_tag is not None and header(scope, b"if-none-match") == e_tag

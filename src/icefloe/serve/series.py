@@ -1,4 +1,4 @@
-"""Read series of one cell, along a dimension or over the commits of a history."""
+"""Read the values of one cell as a series along a dimension or over the commits of a history."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from icefloe.snapshots import SnapshotInfo
 
 _MAX_POINTS: Final = 20_000
 MAX_COMMITS: Final = 50
-"""The number of commits in which the value of a cell is looked up."""
+"""The number of commits in which a cell's value is looked up."""
 
 
 def read_series(view: ArrayView, at: Index, axis: int, limits: RequestLimits) -> dict[str, Any]:
-    """Read a series of cells along a dimension around a position, within the limits.
+    """Read the values along a dimension around a position, within the limits.
 
     Parameters
     ----------
     view
         The array.
     at
-        The cell.
+        The position of the cell.
     axis
         The dimension to follow.
     limits
@@ -52,7 +52,7 @@ def read_series(view: ArrayView, at: Index, axis: int, limits: RequestLimits) ->
 
 
 def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: RequestLimits) -> range:
-    """Choose the longest range of whole chunks around a position that may be decoded."""
+    """Choose the longest range of whole chunks around a position that may be decoded within the limits."""
     edges = view.grid.edges[axis]
     size = view.shape[axis]
     chunk = int(np.searchsorted(edges, at[axis].start, "right")) - 1
@@ -69,16 +69,16 @@ def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: Requ
 
 @dataclass(frozen=True, slots=True)
 class CellVersion:
-    """The value of a cell in one commit, in a series over the history."""
+    """The value of a cell in one commit."""
 
     id: str
     message: str
     written_at: str
     value: str
-    """The exact value as text; empty for a missing value."""
+    """The exact value as text; empty if the value is missing."""
     number: float | None
     changed: bool
-    """True if the previous commit has a different value."""
+    """True if the value differs from that in the previous commit."""
 
 
 def cell_history(
@@ -114,7 +114,7 @@ def _read_cell(
     open_view: Callable[[str, str], ArrayView],
     known: tuple[Any, str, float | None] | None,
 ) -> tuple[Any, str, float | None] | None:
-    """Return the identity of a chunk, and the value of a cell in it; None if the cell does not exist."""
+    """Return the identity of a chunk and the value of a cell in it, or None if the cell does not exist."""
     try:
         view = open_view(id, path)
         if len(view.shape) != len(at) or any(p.start >= size for p, size in zip(at, view.shape, strict=True)):

@@ -1,4 +1,4 @@
-"""The options of a server, and the limits on resources per request."""
+"""Server options, and resource limits per request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The limits on the server resources that one request may use: bytes, chunks and time.
+    """Limits on the server resources that one request may use: bytes, chunks and time.
 
-    Stored chunks that are served unchanged are streamed and have no limit.
+    Chunks that are served unchanged are streamed without a limit.
     """
 
     decoded_bytes: int = 64 << 20
@@ -25,34 +25,34 @@ class RequestLimits:
     queued: int = 64
     """The number of requests that may wait for a decoder. Further requests are rejected."""
     request_seconds: float = 20.0
-    """The time that a client may take to send a request."""
+    """The timeout in seconds for a client to send a complete request."""
     stalled_seconds: float = 60.0
-    """The time after which a response that the client does not read is given up."""
+    """The timeout in seconds after which a response is aborted if the client does not read it."""
     kept_bytes: int = 128 << 20
-    """The maximum size in bytes of the cache of decoded chunks."""
+    """The maximum size in bytes of the decoded chunk cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of the web server of a repository, as given on the command line."""
+    """The options of the web server, as given on the command line."""
 
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
-    """The token that requests must contain, as a cookie or bearer token; None allows all requests."""
+    """The token that requests must contain as a cookie or bearer token; None admits all requests."""
     cors: tuple[str, ...] = ()
-    """The origins whose pages may read from the gateway."""
+    """The origins whose pages may read from the gateway (CORS)."""
     moving: bool = False
-    """Serve chunks under versions that can select another snapshot later."""
+    """True to serve chunks even under versions that may select another snapshot later."""
     limits: RequestLimits = field(default_factory=RequestLimits)
     explain: Callable[[Exception], str] = str
     """A function that describes an error to users, with the remedies that apply to them."""
     command: str = "icefloe"
-    """The name of the command line program in snippets."""
+    """The name of the command-line program in code snippets."""
     location: str = ""
-    """The location of the repository in snippets, without secrets."""
+    """The location of the repository in code snippets, without secrets."""
 
     @property
     def is_local(self) -> bool:
-        """True if the settings let the server accept connections only from this machine."""
+        """True if the server accepts connections only from this machine."""
         return self.host in LOOPBACK

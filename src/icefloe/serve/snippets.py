@@ -1,4 +1,6 @@
-"""Code that reproduces the current view of an array: Python, HTTP clients, SQL and the command line."""
+"""Code snippets that reproduce the current view of an array: Python, HTTP clients, SQL and the command
+line.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ _MAX_PRINTED: Final = 1000
 
 
 class Snippet(NamedTuple):
-    """Code that reproduces a view, to be copied."""
+    """A code snippet that reproduces a view, for users to copy."""
 
     name: str
     text: str
     note: str = ""
-    """What to know before the code is run."""
+    """What users should know before they run the code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The current view of an array, for which snippets of code are generated."""
+    """The current view of an array, from which code snippets are generated."""
 
     view: ArrayView
     layout: PlotLayout
@@ -39,13 +41,13 @@ class Reading:
 
     @property
     def at(self) -> dict[str, int]:
-        """The positions in a snippet of the dimensions that are not drawn."""
+        """The positions along the dimensions that are not drawn."""
         drawn = (self.layout.y, self.layout.x)
         return {self.view.dims[axis]: place for axis, place in enumerate(self.layout.at) if axis not in drawn}
 
     @property
     def index(self) -> str:
-        """The index of the drawn window in a snippet: `120, :, :`."""
+        """The index of the drawn window, such as `120, :, :`."""
         drawn = (self.layout.y, self.layout.x)
         return ", ".join(":" if axis in drawn else str(place) for axis, place in enumerate(self.layout.at))
 
@@ -66,8 +68,8 @@ class Reading:
         return [*found, Snippet("Command line", self._command())]
 
     def _note_rows(self) -> str:
-        """Return a note if the SQL query of a snippet selects more rows than the command prints; otherwise an
-        empty string.
+        """Return a note if the SQL query selects more rows than the command prints; otherwise an empty
+        string.
         """
         drawn = (self.layout.y, self.layout.x)
         rows = math.prod(size for axis, size in enumerate(self.view.shape) if axis in drawn)
@@ -127,12 +129,12 @@ class Reading:
 
 
 def _quote(query: str) -> str:
-    """Quote a query for a shell, in double quotes if they are sufficient."""
+    """Quote a query for a shell, using double quotes if they suffice."""
     return shlex.quote(query) if set('"$`\\\\!') & set(query) else f'"{query}"'
 
 
 def sql_text(view: ArrayView, layout: PlotLayout, at: Mapping[str, int], own: str, snapshot_id: str) -> str:
-    """Generate the SQL snippet that selects the cells of the current view."""
+    """Generate the SQL query that selects the cells of the current view."""
     drawn = [view.dims[axis] for axis in (layout.y, layout.x) if axis is not None]
     conditions = []
     for key, place in at.items():
@@ -152,7 +154,7 @@ def sql_text(view: ArrayView, layout: PlotLayout, at: Mapping[str, int], own: st
 def bisect_snippet(
     view: ArrayView, location: str, place: Sequence[int], values: Sequence[float | None]
 ) -> str:
-    """Generate the snippet with a command that finds the commit at which a cell changed; empty if it did not.
+    """Generate a command that finds the commit at which a cell changed; empty if it did not change.
 
     Parameters
     ----------
@@ -163,7 +165,7 @@ def bisect_snippet(
     place
         The position of the cell.
     values
-        Its values in the newest commits.
+        The values of the cell in the newest commits.
     """
     named = [view.coordinate(axis) for axis in range(len(place))]
     numbers = [each for each in values if each is not None]

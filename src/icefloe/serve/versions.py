@@ -1,4 +1,4 @@
-"""Resolve the versions of a repository for many requests per second."""
+"""Resolve repository versions for many requests per second."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from icefloe.storage.read_only import ReadOnlyStorage
 T = TypeVar("T")
 
 _SHARE: Final = 5
-"""The factor of the time that reading refs took for which they are cached, so that many requests share a
-read."""
+"""Refs are cached for this many times as long as it took to read them, so that many requests share a read."""
 _LONGEST_S: Final = 0.25
 _LONGEST_AT_ONCE_S: Final = 0.002
 _MAX_NAMES: Final = 1024
@@ -27,7 +26,7 @@ _SESSIONS: Final = 32
 
 
 class SharedRefs(ReadOnlyStorage):
-    """A read-only storage whose refs are read once for many requests.
+    """A read-only storage that reads the refs once for many requests.
 
     Parameters
     ----------
@@ -56,14 +55,12 @@ class SharedRefs(ReadOnlyStorage):
 
 
 def share_time(taken_s: float, *, at_once: bool) -> float:
-    """Return for how many seconds the server caches the refs behind versions, given the time that reading
-    them took.
-    """
+    """Return for how many seconds to cache the refs, given how long it took to read them."""
     return min(_SHARE * taken_s, _LONGEST_AT_ONCE_S if at_once else _LONGEST_S)
 
 
 def read_only(repo: Repository) -> Repository:
-    """Reopen a repository to serve its versions through a storage on which every write raises an error."""
+    """Reopen a repository with a storage on which every write raises an error."""
     handle, storage = repo._handle, SharedRefs(repo.storage)
     parts = (handle.layout, repo._opened.config, handle.authorized, handle.trusted, handle.disk_cache)
     opened = make_parts(storage, *parts)
@@ -74,12 +71,12 @@ def read_only(repo: Repository) -> Repository:
 
 
 class ResultCache(Generic[T]):
-    """A cache of results by version and key. Safe for many threads.
+    """A thread-safe cache of results by version and key.
 
     Parameters
     ----------
     most
-        The number of values to keep.
+        The maximum number of results to keep.
     """
 
     def __init__(self, most: int) -> None:
@@ -106,7 +103,7 @@ class ResultCache(Generic[T]):
 
 
 class Versions:
-    """A resolver for the versions of a served repository, which keeps sessions open.
+    """Resolves the versions of a served repository, and keeps their sessions open.
 
     Parameters
     ----------
@@ -124,7 +121,7 @@ class Versions:
 
     @property
     def answers_at_once(self) -> bool:
-        """True if the refs can be read inside an event loop, because no network is involved."""
+        """True if the refs can be read inside the event loop, because no network is involved."""
         return self.repo.storage.answers_at_once
 
     def resolve(self, text: str) -> ResolvedVersion:
@@ -142,11 +139,11 @@ class Versions:
         return found
 
     def is_fresh(self) -> bool:
-        """Return whether the next version is resolved without reading from the storage."""
+        """Return True if the next version can be resolved without reading from storage."""
         return time.monotonic() < self._fresh_until
 
     def session(self, snapshot_id: str) -> Session:
-        """Return the open session on a snapshot, or open one."""
+        """Return a session on a snapshot, which is opened unless it is already open."""
         found = self._sessions.get(snapshot_id)
         if found is None:
             found = self.repo.readonly_session(snapshot_id=snapshot_id)
@@ -154,12 +151,11 @@ class Versions:
         return found
 
     def is_open(self, snapshot_id: str) -> bool:
-        """Return whether a session on a snapshot is already open."""
+        """Return True if a session on this snapshot is already open."""
         return self._sessions.get(snapshot_id) is not None
 
     def _refresh_refs(self) -> None:
-        """Read the refs, unless another thread has just read them, and drop cached versions if they
-        changed."""
+        """Reread the refs, unless another thread has just done so. Drop cached versions if they changed."""
         with self._lock:
             if time.monotonic() < self._fresh_until:
                 return
@@ -174,6 +170,6 @@ class Versions:
         self._fresh_until = time.monotonic() + share_time(taken_s, at_once=self.answers_at_once)
 
     def _read_state(self) -> object:
-        """Read the repo info file, which contains all refs; None for formats before version 2."""
+        """Read the repo info file, which contains all refs. Return None for formats before version 2."""
         load = getattr(self.repo._refs, "load", None)
         return None if load is None else load()

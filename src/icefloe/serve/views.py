@@ -1,5 +1,6 @@
-"""Collect the facts that pages show, as plain values. Everything that is visible without JavaScript comes
-from here."""
+"""Collect the facts shown on pages, as plain values. They cover everything that is visible without
+JavaScript.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +42,16 @@ COMMITS_PER_PAGE: Final = 100
 ROWS_PER_PAGE: Final = 200
 _FIRST_ATTRIBUTES: Final = ("long_name", "standard_name", "units", "calendar", "description", "comment")
 _FILL_VALUES: Final = ("_FillValue", "missing_value")
-"""Attributes that xarray encodes in base64."""
+"""Attributes that xarray encodes as base64."""
 _NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
 _MAX_TEXT: Final = 2000
 _MAX_NODES: Final = 2000
 _MAX_SEARCHED: Final = 20
-"""The maximum number of branches, and of tags, that are searched for an array."""
+"""The maximum number of branches, and of tags, to search for an array."""
 
 
 def version_url(page: str, version: str, path: str = "") -> str:
-    """Return the URL of a page about a version."""
+    """Return the URL of a version's page."""
     rest = quote(path.strip("/"), safe="/")
     return f"/{page}/{quote(version, safe='')}" + (f"/{rest}" if rest else "")
 
@@ -58,7 +59,7 @@ def version_url(page: str, version: str, path: str = "") -> str:
 def compare_url(before: str, after: str, path: str = "") -> str:
     """Return the URL of the page that compares two versions.
 
-    Dots in names are encoded: three of them separate the versions.
+    Dots in names are percent-encoded, because three dots separate the versions.
     """
     one, other = (quote(each, safe="").replace(".", "%2E") for each in (before, after))
     rest = quote(path.strip("/"), safe="/")
@@ -66,12 +67,12 @@ def compare_url(before: str, after: str, path: str = "") -> str:
 
 
 def branch_version(tags: Collection[str], name: str) -> str:
-    """Return the version that selects a branch in the URL of a page, also if a tag has the same name."""
+    """Return the version string for a branch, which is unambiguous even if a tag has the same name."""
     return f"branch:{name}" if name in tags or ":" in name else name
 
 
 def size_text(count: float) -> str:
-    """Format a number of bytes."""
+    """Format a number of bytes for display."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -80,7 +81,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(time: datetime) -> str:
-    """Format a time in UTC."""
+    """Format a time in UTC for display."""
     return time.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
@@ -142,7 +143,7 @@ def repository_facts(repo: Repository) -> dict[str, Any]:
 
 
 def total_size(repo: Repository) -> str:
-    """Format the size of all chunks of the repository for its view on a page, each chunk counted once."""
+    """Format the total size of all chunks in the repository. Each chunk is counted once."""
     found = repo.chunk_storage_stats()
     own = f"{size_text(found.non_virtual_bytes())} of chunks"
     return f"{own}, {size_text(found.virtual_bytes)} in other files" if found.virtual_bytes else own
@@ -222,7 +223,7 @@ def _format_uncompressed_size(document: Mapping[str, Any]) -> str:
 
 
 def _format_chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
-    """Format the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
+    """Format chunk and shard shapes. With sharding, the chunk grid consists of shards."""
     grid = document["chunk_grid"]["configuration"]
     outer = _format_shape(grid.get("chunk_shape", grid.get("chunk_shapes")))
     for codec in document["codecs"]:
@@ -236,8 +237,8 @@ def _format_shape(shape: Any) -> str:
 
 
 def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Sort attributes for a page's view: CF attributes first, then others. Attributes of converters are
-    separate.
+    """Sort attributes for display: CF attributes first. Attributes that converters added are listed
+    separately.
     """
     rows = [(key, truncate(_format_attribute(key, value))) for key, value in attributes.items()]
     rank = {key: number for number, key in enumerate(_FIRST_ATTRIBUTES)}
@@ -249,7 +250,7 @@ def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, s
 
 
 def _format_attribute(name: str, value: Any) -> str:
-    """Write an attribute as JSON, but texts without quotes, and fill values with their number."""
+    """Format an attribute as JSON, but strings without quotes, and fill values with their number."""
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     number = decode_fill_value(value, np.dtype("f8")) if name in _FILL_VALUES else None
@@ -257,7 +258,7 @@ def _format_attribute(name: str, value: Any) -> str:
 
 
 def contents(session: Session, most: int = 200) -> dict[str, Any]:
-    """List the arrays of a version: data variables, coordinates, and the levels of pyramids."""
+    """List the arrays of a version: data variables, coordinates and pyramid levels."""
     found: dict[str, Any] = {"data": [], "coordinates": [], "levels": [], "more": 0}
     paths = [path for path in session._workspace.paths() if not is_within(path, LEDGERS)]
     pyramids = _Pyramids(session)
@@ -290,14 +291,14 @@ def contents(session: Session, most: int = 200) -> dict[str, Any]:
 
 
 class _Pyramids:
-    """The groups of a version that contain the levels of a pyramid."""
+    """The groups of a version that contain pyramid levels."""
 
     def __init__(self, session: Session) -> None:
         self._workspace = session._workspace
         self._known: dict[str, bool] = {}
 
     def contain(self, path: str) -> bool:
-        """Return whether an array is in the group of a pyramid level."""
+        """Return True if an array is in the group of a pyramid level."""
         group = get_parent(get_parent(path) or ROOT)
         if group is None:
             return False
@@ -311,7 +312,7 @@ class _Pyramids:
 def recent_commits(
     repo: Repository, version: ResolvedVersion, has_array: Callable[[str], bool], most: int = 12
 ) -> list[dict[str, Any]]:
-    """List the newest commits of a version for the sidebar, and whether they have an array."""
+    """List the newest commits of a version for the sidebar, and mark those that contain an array."""
     return [
         {
             "id": info.id,
@@ -324,7 +325,7 @@ def recent_commits(
 
 
 def earlier_versions(repo: Repository, name: str, *, is_branch: bool) -> list[tuple[str, str]]:
-    """List earlier versions with which a page offers to compare a version: names and descriptions."""
+    """List earlier versions that a page offers for comparison, as names and descriptions."""
     offered = [(f"{name}~1", "one commit earlier")]
     if is_branch:
         offered += [(f"{name}@1d", "1 day ago"), (f"{name}@7d", "7 days ago")]
@@ -340,7 +341,7 @@ def _exists(repo: Repository, version: str) -> bool:
 
 
 def chunk_facts(view: ArrayView) -> dict[str, Any]:
-    """Count the chunks of an array by kind and by source file."""
+    """Count an array's chunks by kind and by source file."""
     refs = chunk_references(view)
     lengths = reference_lengths(refs)
     kinds = [
@@ -407,7 +408,7 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
 
 
 def is_snapshot_id(name: str, text: str) -> bool:
-    """Return whether a detail of an operation is a snapshot id."""
+    """Return True if an operation detail is a snapshot id."""
     return "snapshot" in name and len(text) == 20 and text.isalnum()
 
 
@@ -417,7 +418,7 @@ def _split_words(name: str) -> str:
 
 
 def storage_facts(repo: Repository, open_session: Callable[[str], Session]) -> dict[str, Any]:
-    """Count the stored bytes by array and by snapshot."""
+    """Sum up the stored bytes by array and by snapshot."""
     arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
     return {
         "arrays": [
@@ -430,7 +431,7 @@ def storage_facts(repo: Repository, open_session: Callable[[str], Session]) -> d
 
 
 def _find_version_with(repo: Repository, path: str, open_session: Callable[[str], Session]) -> str:
-    """Find a version that has an array: main if possible; empty if the array was deleted everywhere."""
+    """Find a version that contains an array, preferably main; empty if it was deleted everywhere."""
     if not path.startswith("/"):
         return ""
     branches = ["main", *sorted(repo.list_branches() - {"main"})[:_MAX_SEARCHED]]
@@ -467,7 +468,7 @@ def _list_rows(table: Table, key: str) -> list[dict[str, Any]]:
 
 
 def ledger_facts(session: Session, wanted: str, page: int) -> dict[str, Any]:
-    """List the ingested files and the regions that they fill, filtered by name."""
+    """List ingested files and the regions that they fill, filtered by name."""
     rows = [(group, row) for group in _ledger_groups(session) for row in read_ledger(session, group)]
     found = [(group, row) for group, row in rows if wanted.lower() in row.source.lower()]
     start = max(page - 1, 0) * ROWS_PER_PAGE
@@ -504,9 +505,7 @@ def _ledger_row(group: str, row: LedgerRow) -> dict[str, Any]:
 
 
 def verify_facts(repo: Repository) -> dict[str, Any] | None:
-    """Return the last recorded report of a verification for a page's view of health; None if there is
-    none.
-    """
+    """Return the last recorded verification report for the health page, or None if there is none."""
     record = last_verification(repo.storage)
     if record is None:
         return None
@@ -543,9 +542,7 @@ def _format_verdict(findings: int) -> str:
 def one_chunk(
     view: ArrayView, coords: tuple[int, ...], writers: Blame, statistics: ChunkStatistics | None
 ) -> dict[str, Any]:
-    """Describe one chunk for a page's view: its values, its location, and the commit and the file it came
-    from.
-    """
+    """Describe one chunk: its values, its location, the commit that wrote it and the file it came from."""
     ref = view.session._workspace.ref(view.node, coords)
     grid = get_stored_grid(view.document)
     if any(at >= count for at, count in zip(coords, grid.counts, strict=True)):
@@ -563,7 +560,7 @@ def one_chunk(
 
 
 def _box_facts(view: ArrayView, box: tuple[slice, ...]) -> list[tuple[str, str]]:
-    """Describe the part of an array that a chunk holds, with coordinate labels if there are any."""
+    """Describe the part of an array that a chunk covers, with coordinate labels if there are any."""
     cells = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in zip(view.dims, box, strict=True))
     try:
         named = [view.coordinate(axis) for axis in range(len(box))]
@@ -592,7 +589,7 @@ def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:
 
 
 def _checksum_facts(checksum: Checksum | None) -> list[tuple[str, str]]:
-    """Describe the checksum that a file must have so that its chunks can be read."""
+    """Describe the checksum that a source file must match for its chunks to be readable."""
     match checksum:
         case ETag(value):
             return [("entity tag", value)]
@@ -603,7 +600,7 @@ def _checksum_facts(checksum: Checksum | None) -> list[tuple[str, str]]:
 
 
 def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
-    """Find the commit that wrote a chunk; None if it is older than the searched commits."""
+    """Find the commit that wrote a chunk. Return None if the chunk is older than the searched commits."""
     (rows,) = np.nonzero((writers.coords == np.array(coords, np.uint32)).all(axis=1))
     code = int(writers.writers[rows[0]]) if len(rows) else -1
     if code < 0:
@@ -614,7 +611,7 @@ def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
 
 
 def _files_of(view: ArrayView, box: tuple[slice, ...]) -> list[str]:
-    """Find the ingested files that overlap a part of an array."""
+    """Find the ingested files that overlap a region of an array."""
     group = (get_parent(view.path) or ROOT).strip("/")
     spans = {dim: (part.start, part.stop) for dim, part in zip(view.dims, box, strict=True)}
     found = []

@@ -1,4 +1,4 @@
-"""Windows of arrays: read within limits, decoded by the CF conventions, with coordinate labels."""
+"""Read windows of arrays within limits, and decode them by the CF conventions, with coordinate labels."""
 
 from __future__ import annotations
 
@@ -31,24 +31,26 @@ from icefloe.serve.work import check_job
 from icefloe.session import Session
 
 Index = tuple[slice, ...]
-"""One slice with explicit start, stop and step per dimension."""
+"""One slice per dimension, with explicit start, stop and step."""
 
 NUMBERS: Final = "biuf"
 _MAX_CHUNKS: Final = 50_000
 """The maximum number of chunks that a window may overlap, regardless of their size."""
 _MAX_NS: Final = 2.0**62 * 1000
-"""The largest distance of a time from its reference, in nanoseconds. Times are computed in microseconds."""
+"""The largest distance between a time and its reference time, in nanoseconds. Times are computed in
+microseconds.
+"""
 _MAX_LABELS: Final = 4_000_000
-"""The maximum size of a coordinate that is read as a whole for its labels."""
+"""The maximum size of a coordinate that is read completely for its labels."""
 
 
 class DecodedChunks:
-    """A cache of the decoded chunks from which windows of arrays are read. Thread-safe.
+    """A thread-safe cache of decoded chunks, from which windows of arrays are read.
 
     Parameters
     ----------
     capacity
-        The number of bytes to keep.
+        The maximum size of the cache in bytes.
     decoders
         The number of threads that may decode at the same time.
     """
@@ -59,10 +61,10 @@ class DecodedChunks:
         self._chunks: OrderedDict[Any, NDArray[Any]] = OrderedDict()
         self._lock = threading.Lock()
         self.decoding = threading.BoundedSemaphore(decoders)
-        """A semaphore that limits the threads that decode chunks for pages and windows."""
+        """A semaphore that limits how many threads decode chunks at the same time."""
 
     def get(self, key: Any) -> NDArray[Any] | None:
-        """Return a decoded chunk of a window from the cache."""
+        """Return a decoded chunk from the cache."""
         with self._lock:
             found = self._chunks.get(key)
             if found is not None:
@@ -70,7 +72,7 @@ class DecodedChunks:
             return found
 
     def put(self, key: Any, values: NDArray[Any]) -> None:
-        """Add a decoded chunk to the cache for windows, and drop the least recently used ones."""
+        """Add a decoded chunk to the cache, and drop the least recently used ones if necessary."""
         if values.nbytes > self._capacity // 2:
             return
         with self._lock:
@@ -82,12 +84,12 @@ class DecodedChunks:
 
 
 class ArrayView:
-    """A view of an array at one snapshot, from which windows are read and labelled for display.
+    """A view of an array in one snapshot, from which windows are read and labelled for display.
 
     Parameters
     ----------
     session
-        A session of the snapshot.
+        A session on the snapshot.
     path
         The path of the array.
     limits
@@ -95,7 +97,7 @@ class ArrayView:
     kept
         The cache of decoded chunks.
     shape
-        Only this part of the array, from its first element on, is viewed; by default all of it.
+        View only this part of the array, starting at its first element; by default all of it.
 
     Raises
     ------
@@ -119,10 +121,10 @@ class ArrayView:
         self._kept = kept
         self._lock = threading.Lock()
         self.shape = self.whole_shape if shape is None else shape
-        """The length of each dimension."""
+        """The length of the view along each dimension."""
 
     def crop(self, shape: tuple[int, ...]) -> ArrayView:
-        """Return a view of the part of an array that begins at its first element and has a given shape."""
+        """Return a view of the part of the array that starts at its first element and has the given shape."""
         return ArrayView(self.session, self.path, self._limits, self._kept, shape)
 
     @cached_property
@@ -137,12 +139,12 @@ class ArrayView:
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """The shape of an array, of which a view may show only a part."""
+        """The shape of the whole array. The view may show only part of it."""
         return tuple(self.document["shape"])
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The name of each dimension; the number of an unnamed dimension."""
+        """The name of each dimension, or its number if it has no name."""
         names = self.document.get("dimension_names") or [None] * len(self.shape)
         return tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
 
@@ -154,18 +156,18 @@ class ArrayView:
 
     @property
     def units(self) -> str:
-        """The units of the values in windows, unless they are times."""
+        """The units of the decoded values, unless they are times."""
         return "" if self.coding is not None else str(self.attributes.get("units", ""))
 
     @property
     def stored_units(self) -> str:
-        """The units of the numbers that are drawn; for times, `hours since 2000-01-01`."""
+        """The units of the numbers that are drawn. For times, these are `hours since 2000-01-01`."""
         return str(self.attributes.get("units", ""))
 
     @cached_property
     def flags(self) -> dict[int, str]:
-        """The meaning of each value of an array of classes, from the CF attributes `flag_values` and
-        `flag_meanings`; empty for other arrays.
+        """The meaning of each class value, from the CF attributes `flag_values` and `flag_meanings`; empty
+        for other arrays.
         """
         values, meanings = self.attributes.get("flag_values"), self.attributes.get("flag_meanings")
         if not isinstance(values, list) or not isinstance(meanings, str) or self.is_packed:
@@ -182,45 +184,45 @@ class ArrayView:
 
     @cached_property
     def coding(self) -> Any:
-        """The encoding of times in windows of an array; None if its values are not times."""
+        """The CF time encoding of the array, or None if its values are not times."""
         return parse_time_coding(self.attributes.get("units"), self.attributes.get("calendar"))
 
     @cached_property
     def grid(self) -> Grid:
-        """The smallest parts of an array that can be decoded for a window."""
+        """The grid of the smallest parts of the array that can be decoded separately."""
         return get_decoded_grid(self.document)
 
     @property
     def is_numeric(self) -> bool:
-        """True if windows of an array can be drawn, because its values are numbers."""
+        """True if windows of the array can be drawn because its values are numbers."""
         return self.array.dtype.kind in NUMBERS
 
     # Reading
 
     def whole(self) -> Index:
-        """Return the window of all elements of an array."""
+        """Return the window that covers the whole view."""
         return tuple(slice(0, size, 1) for size in self.shape)
 
     def touched_bytes(self, index: Index) -> int:
-        """Return the decoded size of all chunks that a window of an array touches."""
+        """Return the decoded size of all chunks that a window overlaps."""
         if not all(len(range(part.start, part.stop)) for part in index):
             return 0
         chunks = self.grid.find_touched(index)
         return self.grid.elements(chunks) * count_item_bytes(self.array.dtype)
 
     def count_touched(self, index: Index) -> int:
-        """Return the number of chunks that a window touches."""
+        """Return the number of chunks that a window overlaps."""
         if not all(len(range(part.start, part.stop)) for part in index):
             return 0
         return math.prod(map(len, self.grid.find_touched(index)))
 
     def read(self, index: Index) -> NDArray[Any]:
-        """Read a window of an array in its own data type.
+        """Read a window in the array's own data type.
 
         Raises
         ------
         RequestError
-            The window touches too many bytes.
+            The chunks that the window overlaps are too large.
         """
         touched, most = self.touched_bytes(index), self._limits.decoded_bytes
         if touched > most:
@@ -244,7 +246,7 @@ class ArrayView:
         return found
 
     def _copy(self, coords: tuple[int, ...], index: Index, into: NDArray[Any]) -> None:
-        """Copy the part of a chunk that a window needs."""
+        """Copy the part of a decoded chunk that lies inside a window."""
         source, target = [], []
         for box, part in zip(self.grid.inside(coords), index, strict=True):
             first = part.start + -(-max(box.start - part.start, 0) // part.step) * part.step
@@ -267,7 +269,7 @@ class ArrayView:
         return found
 
     def identity_of(self, coords: tuple[int, ...]) -> Any:
-        """Identify a decoded chunk of a window: equal in every version with this chunk and these codecs."""
+        """Return a key for a decoded chunk. It is equal in all versions with the same chunk and codecs."""
         outer = stored_coords(self.document, self.grid, coords)
         ref = self.session._workspace.ref(self.node, outer)
         what = None if ref is None else chunk_e_tag(ref)
@@ -281,20 +283,20 @@ class ArrayView:
     # Meaning
 
     def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Decode the values of a window as numbers, unpacked and with NaN for missing ones."""
+        """Decode values as numbers: unpacked, and with NaN for missing ones."""
         if values.dtype.kind not in NUMBERS:
             raise RequestError(400, f"{self.path} has values of type {values.dtype}, which cannot be drawn")
         return unpack_numbers(values, self.attributes)
 
     @property
     def is_packed(self) -> bool:
-        """True if the values in windows of an array are packed with a scale or offset."""
+        """True if the values are packed with a scale or offset."""
         return any(
             isinstance(self.attributes.get(name), int | float) for name in ("scale_factor", "add_offset")
         )
 
     def texts(self, values: NDArray[Any]) -> NDArray[np.object_]:
-        """Format the values of a window exactly; empty for missing values."""
+        """Format values exactly, as text; empty for missing values."""
         flat = values.reshape(-1)
         if self.coding is not None and flat.dtype.kind in NUMBERS:
             found = times_as_text(self.coding, flat)
@@ -311,7 +313,7 @@ class ArrayView:
     # Coordinates
 
     def coordinate(self, axis: int) -> WindowCoordinate:
-        """Read the coordinate that labels one dimension of an array's windows."""
+        """Read the coordinate that labels one dimension."""
         with self._lock:
             known: dict[int, WindowCoordinate] = self.__dict__.setdefault("_coordinates", {})
             if axis not in known:
@@ -335,7 +337,7 @@ class ArrayView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowCoordinate:
-    """The coordinate that labels one dimension of a window; its indices if there is none."""
+    """The coordinate that labels one dimension of a window, or its indices if there is none."""
 
     name: str
     size: int
@@ -344,12 +346,12 @@ class WindowCoordinate:
 
     @property
     def units(self) -> str:
-        """The units of the coordinate of a window, unless its values are times."""
+        """The units of the coordinate, unless its values are times."""
         units = str((self.attributes or {}).get("units", ""))
         return "" if self._coding() is not None else units
 
     def labels(self, at: Iterable[int]) -> list[str]:
-        """Format the coordinate values of a window for display."""
+        """Format coordinate values for display."""
         wanted = np.fromiter(at, np.int64)
         if self.values is None:
             return [str(number) for number in wanted.tolist()]
@@ -360,13 +362,12 @@ class WindowCoordinate:
         return [value_text(each) for each in values]
 
     def range_text(self, first: int, last: int) -> str:
-        """Format a range of a window with its labels, such as `time 2025-04-01 to 2025-05-30`."""
+        """Format a range with its labels, such as `time 2025-04-01 to 2025-05-30`."""
         labels = self.labels((first, last))
         return f"{self.name} {labels[0]}" + (f" to {labels[1]}" if first != last else "")
 
     def find(self, text: str) -> int:
-        """Find the position in a window whose label is nearest to a text, such as `2025-03-03`, `50N` or
-        `-12.5`.
+        """Find the position whose label is nearest to a text such as `2025-03-03`, `50N` or `-12.5`.
 
         Raises
         ------
@@ -391,7 +392,7 @@ class WindowCoordinate:
         return self._choose_nearest(text, values, distances)
 
     def _choose_nearest(self, text: str, values: NDArray[Any], distances: NDArray[Any]) -> int:
-        """Return the position with the smallest distance, unless it is larger than half a step."""
+        """Return the nearest position, unless it is more than half a step away."""
         known = np.sort(values[np.isfinite(values)])
         if not len(known):
             raise RequestError(400, f"{self.name} has no values")
@@ -407,7 +408,7 @@ class WindowCoordinate:
         starting = [at for at, label in enumerate(labels) if label.startswith(wanted)] if wanted else []
         if starting:
             return starting[0]
-        try:  # find the nearest time, for which calendars agree well enough
+        try:  # calendars agree well enough to find the nearest time
             moment = np.datetime64(wanted, "s")
             times = np.array(labels, "M8[s]")
         except ValueError:
@@ -418,18 +419,19 @@ class WindowCoordinate:
 
     @property
     def latitudes(self) -> NDArray[np.float64] | None:
-        """The coordinate of a window, if it is a latitude by the CF conventions or by its name."""
+        """The coordinate values if they are latitudes by the CF conventions or by name, otherwise None."""
         return check_latitudes(self.values) if is_latitude(self.name, self.attributes or {}) else None
 
     @property
     def longitudes(self) -> NDArray[np.float64] | None:
-        """The coordinate of a window without jumps, if it is a longitude by the CF conventions or by its
-        name."""
+        """The coordinate values without jumps if they are longitudes by the CF conventions or by name,
+        otherwise None.
+        """
         return unwrapped_longitudes(self.values) if is_longitude(self.name, self.attributes or {}) else None
 
     @property
     def is_time(self) -> bool:
-        """True if the coordinate of a window consists of encoded times."""
+        """True if the coordinate values are encoded times."""
         return self._coding() is not None
 
     def _coding(self) -> Any:
@@ -438,7 +440,7 @@ class WindowCoordinate:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a number, which may be written as a latitude or longitude: 50N, 12.5°W."""
+    """Parse a number, which may be written as a latitude or longitude such as 50N or 12.5°W."""
     match = re.fullmatch(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*°?\s*([NSEW]?)", text, re.IGNORECASE)
     try:
         number = float(match[1]) if match else None
@@ -448,7 +450,7 @@ def _parse_number(text: str) -> float | None:
 
 
 def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the coordinates of the stored chunk or shard that contains a decoded part of a window."""
+    """Return the coordinates of the stored chunk or shard that contains a separately decoded part."""
     outer = get_stored_grid(document)
     if outer.counts == grid.counts:
         return coords
@@ -460,7 +462,7 @@ def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ..
 
 
 def parse_index(text: str, shape: Sequence[int]) -> Index:
-    """Parse the index of a window such as `120:125,:,::2`.
+    """Parse an array index such as `120:125,:,::2`.
 
     Raises
     ------
@@ -498,7 +500,7 @@ def _parse_part(part: str, size: int) -> slice:
 
 
 def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
-    """Format the times in a window; empty for missing ones, and the number if it is too large for a time."""
+    """Format times as text: empty if missing, or the stored number if it is too large for a time."""
     sizes = np.abs(values.astype("f8"))
     there = sizes < _MAX_NS / coding.unit_ns
     found = np.full(len(values), "", dtype=object)
@@ -515,7 +517,7 @@ def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """Format a value in a window as the shortest text that parses to the same value of its type."""
+    """Format a value as the shortest text that parses to the same value of its type."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return "" if np.isnat(value) else str(value)
     if isinstance(value, np.floating | float) and math.isfinite(value):

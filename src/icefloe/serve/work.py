@@ -1,4 +1,4 @@
-"""Run blocking work for requests in a few threads, with a short queue, a time limit and cancellation."""
+"""Run blocking work for requests in a few threads, with a short queue, a timeout and cancellation."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ _current: ContextVar[RequestJob | None] = ContextVar("job", default=None)
 
 
 class CancelledError(Exception):
-    """Error raised to cancel work of the server when no client waits for the result any more."""
+    """Raised to cancel work whose result no client is waiting for any more."""
 
 
 class RequestJob:
-    """A piece of work for a request, which regularly checks whether it was cancelled."""
+    """Work for a request, which regularly checks if it was cancelled."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Cancel the work for a request: the next `check` raises an error."""
+        """Cancel the job, so that the next `check` raises an error."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise an error if the client of a request whose work runs here disconnected, or the time limit
-        is exceeded.
-        """
+        """Raise an error if the client has disconnected or the time limit is exceeded."""
         if self._cancelled.is_set():
             raise CancelledError
         if time.monotonic() > self._until:
@@ -45,14 +43,14 @@ class RequestJob:
 
 
 def check_job() -> None:
-    """Raise an error if the work for a request in this thread was cancelled. Call it between chunks."""
+    """Raise an error if the request job in this thread was cancelled. Call it between chunks."""
     job = _current.get()
     if job is not None:
         job.check()
 
 
 class Decoders:
-    """A small pool of threads for the work of requests that decode chunks, with a queue of limited length.
+    """A small thread pool for requests that decode chunks, with a bounded queue.
 
     Parameters
     ----------
@@ -66,14 +64,14 @@ class Decoders:
         self._waiting = 0
 
     async def run(self, work: Callable[[], R], receive: Receive) -> R:
-        """Run the work for a request in a thread.
+        """Run the work for a request in a thread of the pool.
 
         Parameters
         ----------
         work
             The function to run. It calls `check_job` regularly.
         receive
-            The events of the request: when the client disconnects, the work is cancelled.
+            The ASGI receive function of the request. If the client disconnects, the work is cancelled.
 
         Raises
         ------
@@ -120,11 +118,11 @@ class Decoders:
             future.exception()  # retrieve the exception, because nobody may be waiting for it
 
     def close(self) -> None:
-        """Stop the threads that work for requests."""
+        """Stop the threads of the pool."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client of a request disconnects, to cancel the work for it."""
+    """Wait until the client disconnects, so that its work can be cancelled."""
     while (await receive())["type"] != "http.disconnect":
         pass
