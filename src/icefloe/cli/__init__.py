@@ -1,1 +1,1 @@
-"""The command line: `icefloe COMMAND REPO ...`. Text for people, `--json` for programs."""
+"""The command line, `icefloe COMMAND REPO ...`, with text output for people and `--json` for programs."""

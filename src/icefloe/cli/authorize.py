@@ -1,4 +1,4 @@
-"""The option `--authorize`, which allows a command to read virtual chunks."""
+"""The `--authorize` option, which allows a command to read virtual chunks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ authorize_prefixes = click.option(
 
 
 def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
-    """Authorize the repository of a command to read the virtual chunks of the containers named on the
-    command line.
+    """Authorize a command's repository to read virtual chunks from the containers given on the command
+    line.
     """
     if not prefixes:
         return repo
@@ -55,8 +55,7 @@ def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
 
 
 authorize_option = adapt(lambda repo, prefixes: {"repo": authorize(repo, prefixes)}, authorize_prefixes)
-"""Add `--authorize`, which allows the command's `repo` to read virtual chunks. Apply it below
-`repo_argument`."""
+"""Add `--authorize`, which lets a command's `repo` read virtual chunks. Apply it below `repo_argument`."""
 
 
 def _containers_named(text: str, known: list[str]) -> tuple[list[str], str]:

@@ -1,4 +1,4 @@
-"""Errors of commands: one sentence or a JSON document, and an exit code."""
+"""Command errors: a one-sentence message or a JSON document, and an exit code."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ NOT_FOUND = 3
 CONFLICT = 4
 FINDINGS = 5
 """The exit code of `verify`, `doctor` and `ingest` if a check finds problems, and of commands whose commit
-fails a check of a protected branch."""
+fails a branch check.
+"""
 _COLUMNS = ("file", "variable", "problem", "remedy")
 STOPPED = 130
-"""The exit code after Ctrl-C, as in shells. After another signal it is 128 plus the signal number."""
+"""The exit code after Ctrl-C, as in shells. For other signals, it is 128 plus the signal number."""
 
 _DAMAGE = {ErrorKind.DESERIALIZATION, ErrorKind.INVALID_FILE_FORMAT, ErrorKind.DUPLICATE_SNAPSHOT_ID}
 """The kinds of FormatError that indicate a damaged object."""
@@ -55,7 +56,7 @@ COMMANDS = {
     "upgrade_icechunk_repository": "icefloe migrate",
     "verify": "icefloe verify",
 }
-"""The command for each library function that a hint may contain."""
+"""The equivalent command for each library function that a hint may mention."""
 OPTIONS = {
     "authorize_virtual_chunk_access": "--authorize PREFIX, or all with --authorize all",
     "config": "--authorize PREFIX@ENDPOINT",
@@ -63,12 +64,12 @@ OPTIONS = {
     "open_options": "--open-option",
     "target": "--to",
 }
-"""The library options with a different name on the command line."""
+"""Library options whose command-line names differ."""
 ONLY_IN_PYTHON = {"check_clean_root", "loadable_variables"}
 
 
 class Signalled(KeyboardInterrupt):
-    """Error raised when a signal other than SIGINT (Ctrl-C) interrupts a command."""
+    """Raised when a signal other than SIGINT (Ctrl-C) interrupts a command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -76,7 +77,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Stopped(click.ClickException):
-    """Error raised when Ctrl-C or another signal stops a command."""
+    """Raised when Ctrl-C or another signal stops a command."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")
@@ -84,18 +85,14 @@ class Stopped(click.ClickException):
 
 
 def find_interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interruption behind an error of a command, if any: interrupted work can fail with any
-    exception.
-    """
+    """Return the interruption that caused an error, if any. Interrupted work can fail with any exception."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
 
 
 def report_error(error: Exception, *, as_json: bool) -> int:
-    """Report the error of a command on stderr, with `as_json` also as JSON on stdout, and return the exit
-    code.
-    """
+    """Report an error on stderr, and with `as_json` also as JSON on stdout. Return the exit code."""
     (sentence, code), kind = explain(error), getattr(error, "kind", None)
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
@@ -115,7 +112,7 @@ def report_error(error: Exception, *, as_json: bool) -> int:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """Return the message for an error on the command line, without secrets, and its exit code."""
+    """Return the command-line message for an error, without secrets, and the exit code."""
     return redact(_format_sentence(error)), _exit_code(error)
 
 
@@ -151,7 +148,7 @@ def _format_problem(bad: Any) -> tuple[str, str, str, str]:
 
 
 def _find_usual_hint(error: IcechunkError) -> Hint | None:
-    """Return a hint for common errors that have no hint of their own."""
+    """Return a hint for common errors that do not have one."""
     from icefloe.storage.base import ObjectNotFoundError
 
     if isinstance(error, ObjectNotFoundError) or (isinstance(error, FormatError) and error.kind in _DAMAGE):
@@ -160,8 +157,9 @@ def _find_usual_hint(error: IcechunkError) -> Hint | None:
 
 
 def format_hint(hint: Hint) -> str:
-    """Format the hint of an error with command-line options. Return "" if the command line has no such
-    options."""
+    """Format a hint with command-line options. Return "" if it names options that the command line does not
+    have.
+    """
     return "" if ONLY_IN_PYTHON & {name for name, _ in hint.options} else hint.render(_shell_option)
 
 

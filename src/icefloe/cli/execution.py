@@ -1,4 +1,4 @@
-"""The option `--executor`: run a command on Spark, in processes of this machine, or in threads."""
+"""The `--executor` option, which runs a command on Spark, in local processes or in threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOCAL_SPARK = "local[*]"
 _WITHOUT_SPARK = "; --executor processes works without it"
 _THREADS = 64
 _SPARK_TASKS_PER_CORE = 4
-"""More than one task per core, so that no core is idle while the slowest task finishes."""
+"""More than one task per core keeps all cores busy while the slowest task finishes."""
 _SILENT = logging.CRITICAL + 1
 
 
@@ -38,18 +38,16 @@ class ExecutorChoice:
 
     @property
     def is_spark(self) -> bool:
-        """True if the value of `--executor` is Spark."""
+        """True if this selects Spark."""
         return self.text.startswith("spark")
 
     @property
     def argument(self) -> str:
-        """The Spark master or the number of processes in the value of `--executor`; empty for the default."""
+        """The Spark master or the number of processes; empty for the default."""
         return self.text.partition(":")[2]
 
     def or_default(self, out: CommandOutput) -> ExecutorChoice:
-        """Return the value of the option `--executor`, by default Spark, or processes if pyspark or Java
-        is missing.
-        """
+        """Return this choice or, if it is empty, Spark, or processes if pyspark or Java is missing."""
         if self.text:
             return self
         from icefloe.spark.java import describe_missing
@@ -62,7 +60,7 @@ class ExecutorChoice:
 
 
 class ExecutorType(click.ParamType[str]):
-    """The command-line type of the option `--executor`."""
+    """The parameter type of the `--executor` option."""
 
     name = "executor"
 
@@ -121,13 +119,16 @@ repo_executor_option = adapt(
     lambda repo, executor: {"repo": repo if executor is None else repo.with_executor(executor)},
     maintenance_executor_option,
 )
-"""Add `--executor` to a command. Its argument `repo` uses the executor. Apply it below `repo_argument`."""
+"""Add `--executor` to a command, whose argument `repo` then uses the executor. Apply it below
+`repo_argument`.
+"""
 
 
 def with_progress(repo: Repository, out: CommandOutput, *, reads_only: bool = False) -> Repository:
-    """Return the repository of a command with the executor of `--executor`, which reports progress.
+    """Return a command's repository with the chosen executor, which reports progress.
 
-    With `reads_only`, the operation reads only small files, for which one thread is faster on a local disk.
+    With `reads_only`, the operation only reads small files. On a local disk, one thread is then faster than
+    several.
     """
     alone = reads_only and repo.storage.answers_at_once
     executor = repo.executor or ThreadExecutor(1 if alone else _THREADS)
@@ -136,7 +137,7 @@ def with_progress(repo: Repository, out: CommandOutput, *, reads_only: bool = Fa
 
 @contextmanager
 def start_executor(choice: ExecutorChoice, out: CommandOutput) -> Iterator[Executor]:
-    """Start the executor that `--executor` selects, report it, and stop it at the end."""
+    """Start the executor chosen with `--executor`, report it, and stop it at the end of the block."""
     with _start(choice) as started:
         # One task at a time, because some libraries that read files are not thread-safe.
         executor = started or ThreadExecutor(1)
@@ -153,7 +154,7 @@ def start_executor(choice: ExecutorChoice, out: CommandOutput) -> Iterator[Execu
 def _start(
     choice: ExecutorChoice, tasks: int | None = None, *, tasks_per_core: int = 0
 ) -> Iterator[Executor | None]:
-    """Start Spark or processes, and stop them at the end; None for threads."""
+    """Start Spark or processes, and stop them at the end of the block. Yield None for threads."""
     if choice.is_spark:
         with start_spark(choice, _WITHOUT_SPARK) as session:
             from icefloe.spark.executor import SparkExecutor
@@ -169,9 +170,9 @@ def _start(
 
 @contextmanager
 def start_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
-    """Start a Spark session for `--executor spark`, and stop it at the end unless it existed before.
+    """Start a Spark session, and stop it at the end of the block unless it already existed.
 
-    `advice` is added to the error if Spark is not available.
+    `advice` is added to the error message if Spark is not available.
     """
     try:
         from icefloe.spark.session import open_temporary_session

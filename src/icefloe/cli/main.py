@@ -78,7 +78,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "completion": "completion",
     },
 }
-"""The commands of each help section, with their modules, which are imported on demand."""
+"""The commands in each help section, with their modules, which are imported on demand."""
 _SHARED_LINES: Mapping[tuple[str, ...], str] = {
     ("append", "window"): "Append files to arrays, or drop the oldest rows.",
     ("head", "cat"): "Print values of an array: the first ones, or a region.",
@@ -91,17 +91,17 @@ _SHARED_LINES: Mapping[tuple[str, ...], str] = {
     ("gc", "expire"): "Delete unused objects, or expire old snapshots.",
     ("config", "status"): "Show the configuration, or whether REPO is writable.",
 }
-"""Commands that share a line in the help, which must fit on one screen."""
+"""Commands that share a line in the help, so that it fits on one screen."""
 _COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 def commands() -> tuple[str, ...]:
-    """Return the names of all commands of `icefloe`, in the order of the help."""
+    """Return the names of all commands, in help order."""
     return tuple(_COMMANDS)
 
 
 def _docstrings(module: str) -> dict[str, str]:
-    """Read the docstrings of the functions in a module from its source, which is faster than importing it."""
+    """Read the docstrings of a module's functions from its source, which is faster than importing it."""
     import ast
     from importlib.abc import InspectLoader
 
@@ -199,7 +199,7 @@ def _run(words: list[str]) -> int:
     rest = [word for word in words if word != "--debug"]  # also allow the option after the command
     try:
         with warnings.catch_warnings():
-            # zarr warns about codecs and data types outside of its specification.
+            # zarr warns about codecs and data types that are not in its specification.
             warnings.filterwarnings("ignore", module=r"zarr\.")
             result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
     except click.exceptions.Abort as error:
@@ -214,7 +214,7 @@ def _run(words: list[str]) -> int:
 
 
 def run() -> None:
-    """Run the installed command `icefloe`."""
+    """Entry point of the installed `icefloe` command."""
     exit_on_signals()
     if "--debug" in sys.argv:
         sys.exit(run_with_streams(main))

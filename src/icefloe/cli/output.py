@@ -1,4 +1,4 @@
-"""The output of commands: one JSON document for programs, or text for people."""
+"""Command output: one JSON document for programs, or text for people."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ from icefloe._internal.streams import get_colour_stream
 from icefloe.cli.progress import Meter
 
 _TEXT = "message"
-"""The only column whose cells may have several lines. In other columns, a line break could forge a row."""
+"""The only column in which cells may span several lines. In other columns, a line break could forge a row."""
 _NARROWEST = 12
 """The minimum width of the last column of a folded table."""
 
 
 class CommandOutput:
-    """The standard output of a command: one JSON document, or text. Progress goes to stderr."""
+    """The standard output of a command: a JSON document or text. Progress goes to stderr."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.progress = Meter()
 
     def value(self, value: Any, text: str | None = None) -> None:
-        """Print the result of a command, as JSON or as `text`."""
+        """Print a result, as JSON or as `text`."""
         click.echo(format_json(value) if self.as_json else text or str(value))
 
     def drawing(self, value: Any, text: str) -> None:
-        """Print the result of a command, as JSON or as coloured text, in which control characters are already
-        escaped."""
+        """Print a result as JSON, or as coloured text in which control characters are already escaped."""
         if self.as_json:
             self.value(value)
         else:
             click.echo(text, file=get_colour_stream(sys.stdout))
 
     def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
-        """Print a record as the output of a command: one line per name and value."""
+        """Print a record with one line per name and value."""
         width = max(map(len, value), default=0)
         lines = [
             indent_text(f"{escape_control(name):<{width}}  ", format_value_lines(each))
@@ -55,7 +54,7 @@ class CommandOutput:
         self.value(value, "\n".join([title, *lines] if title else lines))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Print a table as the output of a command."""
+        """Print a table, as JSON or as aligned text."""
         found = [{name: row[name] for name in columns} for row in rows]
         if self.as_json:
             self.value(found)
@@ -76,7 +75,7 @@ class CommandOutput:
 
 
 def align_rows(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
-    """Yield the lines of an output table of any width, with two spaces between columns."""
+    """Yield the lines of a table of any width, with two spaces between columns."""
     cells = [[cell.split("\n") for cell in row] for row in rows]
     widths = [
         max(_measure_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))
@@ -91,7 +90,7 @@ def align_rows(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> I
 
 
 def _measure_width(text: str) -> int:
-    """Return the width of a text in terminal columns."""
+    """Return the width of a string in terminal columns."""
     if text.isascii():
         return len(text)
     return sum(
@@ -101,8 +100,9 @@ def _measure_width(text: str) -> int:
 
 
 def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
-    """Return True if folding only the last column makes the table fit. Names and ids in other columns are not
-    folded."""
+    """Return True if the table fits when only its last column is folded. Names and ids in other columns are
+    never folded.
+    """
     widths = [
         max(_measure_width(line) for row in rows for line in row[at].split("\n"))
         for at in range(len(rows[0]))
@@ -113,7 +113,7 @@ def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
 def _fold_to_terminal(
     titles: Sequence[str], rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]
 ) -> None:
-    """Print a table, folded to the width of the terminal."""
+    """Print a table folded to the terminal width."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -129,13 +129,12 @@ def _fold_to_terminal(
 
 
 def format_value(value: Any) -> str:
-    """Format a value of a command's output for people, on one line."""
+    """Format a value for people, on one line."""
     return escape_control(format_value_lines(value))
 
 
 def format_value_lines(value: Any) -> str:
-    """Format a value of a command's output for people. The result may have several lines, which callers
-    indent."""
+    """Format a value for people. The result may span several lines, which callers indent."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -150,18 +149,17 @@ def format_value_lines(value: Any) -> str:
 
 
 def format_json(value: Any) -> str:
-    r"""Format the output of a command as a JSON document. Control characters are escaped as `\uXXXX`."""
+    r"""Format a value as a JSON document. Control characters are escaped as `\uXXXX`."""
     return escape_control_in_json(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def indent_text(title: str, text: str) -> str:
-    """Return a title followed by a text, with further lines of the text aligned with its first line."""
+    """Return a title followed by a text whose further lines are aligned with its first line."""
     return title + text.replace("\n", "\n" + " " * len(title))
 
 
 def plain(value: Any) -> Any:
-    """Convert the output of a command to JSON types. Numbers that JSON cannot represent become strings, such
-    as "NaN"."""
+    """Convert a value to JSON types. Numbers that JSON cannot represent become strings, such as "NaN"."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

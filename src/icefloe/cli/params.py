@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and their types."""
+"""Arguments and options shared by several commands, and their parameter types."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _SHIFTS = {"m": 20, "g": 30, "t": 40}
 _CACHE = "icefloe.disk_cache"
 
 
-# Types of arguments
+# Parameter types
 
 
 class Pair(click.ParamType[tuple[str, Any]]):
-    """The parameter type of NAME=VALUE on the command line.
+    """The parameter type for NAME=VALUE.
 
     `parse` converts the value, or raises ValueError.
     """
@@ -64,7 +64,7 @@ class Pair(click.ParamType[tuple[str, Any]]):
 def pairs_option(
     *names: str, form: str = "NAME=VALUE", parse: Callable[[str], Any] = str, help: str
 ) -> Callable[[F], F]:
-    """Add a repeatable parameter NAME=VALUE to a command, which gets a dictionary."""
+    """Create a repeatable NAME=VALUE option. The command receives a dictionary."""
     kind = Pair(form, parse)
     return click.option(
         *names, type=kind, multiple=True, callback=lambda _, __, pairs: dict(pairs), help=help
@@ -72,9 +72,7 @@ def pairs_option(
 
 
 class LabelsAt(click.ParamType[dict[str, Any]]):
-    """The parameter type of labels along several dimensions on the command line, such as
-    `time=2024-01-01,lat=45`.
-    """
+    """The parameter type for labels along several dimensions, such as `time=2024-01-01,lat=45`."""
 
     name = "DIM=LABEL,..."
 
@@ -87,7 +85,7 @@ class LabelsAt(click.ParamType[dict[str, Any]]):
 
 
 class Sizes(click.ParamType[dict[str, int]]):
-    """The parameter type of sizes along several dimensions on the command line, such as `time=24,lat=180`."""
+    """The parameter type for sizes along several dimensions, such as `time=24,lat=180`."""
 
     name = "DIM=SIZE,..."
 
@@ -109,7 +107,9 @@ class Sizes(click.ParamType[dict[str, int]]):
 
 
 class CacheFolder(click.ParamType[DiskCache]):
-    """The command-line type of a disk cache: a folder, and optionally its size, such as `/scratch/me:50G`."""
+    """The parameter type for a disk cache: a folder, optionally with a maximum size, such as
+    `/scratch/me:50G`.
+    """
 
     name = "FOLDER[:SIZE]"
 
@@ -124,7 +124,7 @@ class CacheFolder(click.ParamType[DiskCache]):
 
 
 def json_or_text(text: str) -> Any:
-    """Return the value of a command-line parameter that is JSON, or the text itself."""
+    """Parse a parameter value as JSON if possible, otherwise return the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -132,9 +132,7 @@ def json_or_text(text: str) -> Any:
 
 
 def parse_index(text: str) -> slice | int:
-    """Parse a command-line parameter that is an index, or a range such as `2:10`; raise ValueError for any
-    other text.
-    """
+    """Parse an index, or a range such as `2:10`. Raise ValueError for any other text."""
     if ":" not in text:
         return int(text)
     return slice(*(int(bound) if bound.strip() else None for bound in text.split(":", 2)))
@@ -148,8 +146,7 @@ def _parse_labels(text: str) -> Any:
 
 
 def _parse_label(text: str) -> str | int | float | None:
-    """Parse a label as a number if possible, otherwise as text, such as a time. Return None for an empty
-    label."""
+    """Parse a label as a number if possible, otherwise return it as text. Return None for an empty label."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -159,7 +156,7 @@ def _parse_label(text: str) -> str | int | float | None:
 
 
 class GroupWithDefault(click.Group):
-    """A group of subcommands with a default: `icefloe branch REPO` means `icefloe branch list REPO`.
+    """A group of subcommands with a default, so that `icefloe branch REPO` means `icefloe branch list REPO`.
 
     A word that resembles the name of a subcommand is treated as a misspelling. Any other word is the first
     argument of the default subcommand.
@@ -185,17 +182,17 @@ class GroupWithDefault(click.Group):
 
 
 def complete_folder(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a folder as a parameter of a command."""
+    """Complete a folder in the shell."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_file(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a file as a parameter of a command."""
+    """Complete a file in the shell."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def _make_completer(names: Callable[[Repository, click.Context], Iterable[str]]) -> Complete:
-    """Return a function that completes names from the repository on the command line."""
+    """Return a completion function for names in the repository given on the command line."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -232,7 +229,7 @@ complete_path = _make_completer(_list_paths)
 
 
 class DescribedDefault(click.Option):
-    """An option whose default is computed. The help shows `show_default` like a plain default."""
+    """An option with a computed default. The help shows `show_default` like a plain default."""
 
     def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
         # docstring inherited
@@ -243,7 +240,7 @@ class DescribedDefault(click.Option):
 
 
 def make_revision_option(use: str) -> Callable[[F], F]:
-    """Return the option `--revision` of a command, which describes the use of the version."""
+    """Create the `--revision` option with a help text that explains what the version is used for."""
     return click.option(
         "-r",
         "--revision",
@@ -256,7 +253,7 @@ def make_revision_option(use: str) -> Callable[[F], F]:
 
 
 def make_branch_option(use: str) -> Callable[[F], F]:
-    """Return the option `--branch` of a command, which describes the use of the branch."""
+    """Create the `--branch` option with a help text that explains what the branch is used for."""
     return click.option(
         "--branch",
         default="main",
@@ -317,7 +314,7 @@ cache_option = click.option(
     callback=lambda ctx, _, cache: ctx.meta.__setitem__(_CACHE, cache),
     help=f"Keep remote data in this folder, by default up to {DEFAULT_BYTES >> 30}G.",
 )
-"""Add `--cache`, which `open_repository` and executors use."""
+"""Add `--cache`, whose value `open_repository` and executors use."""
 storage_options = pairs_option(
     "-o", "--option", "options", help="A storage option, such as region=eu-west-1; can be repeated."
 )
@@ -329,14 +326,14 @@ _target_options = pairs_option(
 
 
 def is_listed(path: str, *, with_ledgers: bool) -> bool:
-    """Return True if commands list a node. They list the ingest ledger only if a parameter says so."""
+    """Return True if commands should list a node. The ingest ledger is listed only on request."""
     return with_ledgers or not is_within(path, LEDGERS)
 
 
 def adapt(convert: Callable[..., Mapping[str, Any]], *parameters: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return a decorator that adds shared parameters to a command and converts their values.
 
-    `convert` receives the parameters that its signature names. The command receives its result instead, as
+    `convert` receives the parameters in its signature. The command receives the returned mapping instead, as
     keyword arguments.
     """
     names = list(inspect.signature(convert).parameters)
@@ -370,27 +367,30 @@ _target = click.argument("target", metavar="TARGET", shell_complete=complete_fol
 storage_argument = adapt(
     lambda repo, options: {"storage": icefloe.storage_from_url(repo, **options)}, _repo, storage_options
 )
-"""Add the parameter REPO and its storage options to a command, which receives the argument `storage`."""
+"""Add the argument REPO and its storage options to a command, which receives `storage`."""
 repo_argument = adapt(lambda storage: {"repo": open_repository(storage)}, storage_argument, cache_option)
-"""Add the parameter REPO and its storage options to a command, which receives the open repository as
-`repo`."""
+"""Add the argument REPO and its storage options to a command, which receives the opened repository as
+`repo`.
+"""
 
 
 def target_argument(function: F) -> F:
-    """Add the parameter TARGET and its storage options to a command, which receives `target` and
-    `target_options`."""
+    """Add the argument TARGET and its storage options to a command, which receives `target` and
+    `target_options`.
+    """
     return _target(_target_options(function))
 
 
 def optional_repo_argument(function: F) -> F:
-    """Add the optional parameter REPO and its storage options to a command, which receives `repo` and
-    `options`."""
+    """Add an optional argument REPO and its storage options to a command, which receives `repo` and
+    `options`.
+    """
     argument = click.argument("repo", metavar="REPO", required=False, shell_complete=complete_folder)
     return argument(storage_options(function))
 
 
 def open_repository(storage: Storage) -> Repository:
-    """Open the repository at a command's parameter REPO. Raise a specific error if the location is a file."""
+    """Open the repository at REPO. Raise a specific error if the location is a file."""
     try:
         return Repository.open(storage, disk_cache=get_cache())
     except RepositoryNotFoundError as error:
@@ -401,11 +401,11 @@ def open_repository(storage: Storage) -> Repository:
 
 
 def get_cache() -> DiskCache | None:
-    """Return the disk cache that the option `--cache` of the current command names."""
+    """Return the disk cache given by the current command's `--cache` option."""
     cache: DiskCache | None = click.get_current_context().meta.get(_CACHE)
     return cache
 
 
 def is_file(storage: Storage) -> bool:
-    """Return True if the location in a command's parameter REPO is a file instead of a folder."""
+    """Return True if REPO is a file instead of a folder."""
     return os.path.isfile(storage.describe().get("path", ""))

@@ -1,4 +1,4 @@
-"""Plots of arrays: characters in a terminal, or a file that matplotlib draws."""
+"""Array plots, drawn as characters in a terminal or by matplotlib to a file."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ from icefloe.coastlines import find_cell_edges, project_coastlines, rasterize, s
 
 _SHADES = " ░▒▓█"
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""The bits of the dots of a Braille character, in four rows and two columns."""
+"""The bit of each dot in a Braille character, by four rows and two columns."""
 _AS_TEXT: Any = {"parse_math": False}
-"""The escape that keeps matplotlib from rendering dollar signs in names as formulas."""
+"""Keyword arguments that keep matplotlib from rendering dollar signs in names as formulas."""
 _BRAILLE = 0x2800
 _LINE_ROWS = 14
 _MARGIN = 11
 
 
 Paint = Callable[[str, str | None, str | None], str]
-"""A function that returns a character with escape sequences for its colour and background."""
+"""A function that returns a character with escape sequences for its foreground and background colour."""
 
 
 def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines: bool = True) -> str:
-    """Draw the plot of a command in the terminal with at most `width` characters per line; in shades of
-    grey without `paint`.
-    """
+    """Draw a plot as text with at most `width` characters per line. Without `paint`, use shades of grey."""
     drawn = _with_latitudes_down(drawn)
     there = drawn.values[np.isfinite(drawn.values)]
     if not there.size:
@@ -51,7 +49,7 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines:
 
 
 def _with_latitudes_down(drawn: Slice) -> Slice:
-    """Transpose values over longitude and latitude, so that latitude is the vertical axis."""
+    """Transpose values over longitude and latitude so that latitude is the vertical axis."""
     if (
         drawn.values.ndim == 2
         and drawn.axes[0].longitudes is not None
@@ -96,11 +94,12 @@ def _draw_line(drawn: Slice, low: float, high: float, width: int) -> str:
 
 
 def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None, coastlines: bool) -> str:
-    """Draw a map. With colours, each character shows two cells, one above the other; without colours, one
-    cell."""
+    """Draw a map. Each character shows two cells, one above the other, in colour, and one cell without
+    colours.
+    """
     values = drawn.values[::-1] if drawn.axes[0].is_increasing else drawn.values
     columns = max(2, min(width - 1, 100, values.shape[1] * (1 if values.shape[1] > 40 else 2)))
-    # A character is about twice as high as wide, so half a character is a square cell.
+    # A character is about twice as high as it is wide, so half a character is a square cell.
     rows = max(2, min(2 * 30, math.ceil(columns * values.shape[0] / values.shape[1])))
     rows += rows % 2
     means = _resample(values, rows, columns)
@@ -113,7 +112,7 @@ def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None,
 
 
 def _draw_coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
-    """Return the coastlines as Braille dots per character; 0 for characters without a coast."""
+    """Return the coastlines as Braille dots for each character; 0 where there is no coast."""
     latitudes, longitudes = drawn.axes[0].latitudes, drawn.axes[1].longitudes
     if latitudes is None or longitudes is None:
         return np.zeros((rows, columns), int)
@@ -125,7 +124,7 @@ def _draw_coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
 
 
 def _make_shading(low: float, high: float) -> Callable[[float, float, int], str]:
-    """Return a function that draws two cells as one shade of grey, with coastlines in Braille."""
+    """Return a function that draws two cells as a shade of grey, with coastlines in Braille."""
 
     def cell(upper: float, lower: float, coast: int) -> str:
         there = [value for value in (upper, lower) if not math.isnan(value)]
@@ -156,7 +155,7 @@ def _make_painter(scale: Scale, paint: Paint) -> Callable[[float, float, int], s
 
 
 def _choose_ink(ground: tuple[float, ...] | None) -> str | None:
-    """Return black or white, whichever contrasts with a background."""
+    """Return black or white, whichever contrasts better with a background."""
     if ground is None:
         return None
     red, green, blue = ground
@@ -198,7 +197,7 @@ def _format_vertical_axis(axis: PlotAxis) -> str:
 
 
 def as_file(drawn: Slice, file: Path, *, coastlines: bool = True) -> None:
-    """Draw the plot of a command with matplotlib to a file, in the format of its extension."""
+    """Draw a plot with matplotlib and write it to a file, in the format given by its extension."""
     try:
         import matplotlib
     except ImportError as missing:
@@ -252,7 +251,7 @@ def _draw_map(figure: Any, axes: Any, drawn: Slice, coastlines: bool) -> None:
 
 
 def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coastlines: bool) -> None:
-    """Draw coastlines, scale both axes equally, and label them in degrees."""
+    """Draw coastlines, use the same scale on both axes, and label the axes in degrees."""
     from matplotlib.collections import LineCollection
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 

@@ -1,4 +1,4 @@
-"""Progress of a command on stderr: a bar in a terminal, otherwise lines, with rate and remaining time."""
+"""Progress output on stderr: a bar in a terminal, otherwise lines, with rate and remaining time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from icefloe._internal.printable import escape_control, escape_control_in_lines
 from icefloe._internal.streams import get_colour_stream
 
 _PATIENCE_S = 2.0
-"""The time in seconds after which the progress of a stage is reported."""
+"""The time in seconds after which progress is first reported for a stage."""
 _FRAME_S = 0.2
 _LINE_S = 10.0
 _BAR = 24
 
 
 class Meter:
-    """A progress callback for commands that prints to stderr. Close it at the end."""
+    """A progress callback that prints to stderr. Close it at the end."""
 
     def __init__(self) -> None:
         self._bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -33,7 +33,7 @@ class Meter:
         self._drawn = False
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` items of a stage have finished."""
+        """Report that `done` of `total` items in a stage have finished."""
         now = time.monotonic()
         if stage != self._stage or done < self._done:
             self.close()
@@ -56,7 +56,7 @@ class Meter:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Show a message in the terminal while an operation does not report progress."""
+        """Show a message in the terminal during an operation that does not report progress."""
         if self._bar:
             self._show(f"{text} ...")
         try:
@@ -81,7 +81,7 @@ class Meter:
 
 
 def format_progress(stage: str, done: int, total: int, seconds: float) -> str:
-    """Format the progress of a stage with its rate and the remaining time."""
+    """Format the progress of a stage with its rate and remaining time."""
     text = f"{stage}: {done} of {total}"
     if not done or not seconds:
         return text
@@ -91,7 +91,7 @@ def format_progress(stage: str, done: int, total: int, seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format the remaining time of a command's progress, rounded to one unit."""
+    """Format a duration, rounded to one unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -99,7 +99,7 @@ def format_duration(seconds: float) -> str:
 
 
 class _Relay(logging.Handler):
-    """A handler that passes each log message to a function."""
+    """A log handler that passes each message to a function."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -112,7 +112,7 @@ class _Relay(logging.Handler):
 
 @contextmanager
 def show_logs(name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Show log messages of level INFO above the progress bar, within the block."""
+    """Show log messages of level INFO and above over the progress bar, within the block."""
     logger, relay = logging.getLogger(name), _Relay(say)
     before = logger.level
     logger.addHandler(relay)

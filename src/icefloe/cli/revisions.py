@@ -17,7 +17,7 @@ HELP = "a branch, a tag, a snapshot id, BRANCH@TIME, or VERSION~N for N commits 
 
 
 class Duration(click.ParamType[timedelta | float]):
-    """The parameter type of a command for a duration, or a number of revisions."""
+    """The parameter type for a duration, or for a plain number."""
 
     name = "duration"
 
@@ -37,7 +37,7 @@ class Duration(click.ParamType[timedelta | float]):
 
 
 class Time(click.ParamType[datetime]):
-    """The parameter type of a command for a time or an age that selects a revision (`-r`)."""
+    """The parameter type for a time, or for an age such as 7d."""
 
     name = "time"
 

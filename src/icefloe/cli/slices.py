@@ -23,49 +23,43 @@ _MAX_CELLS = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlotAxis:
-    """A dimension of the slice of an array that the command `plot` draws."""
+    """A dimension of a plotted slice of an array."""
 
     name: str
     values: Any
-    """The coordinate values as numbers or times; None if there is no coordinate."""
+    """The coordinate values as numbers or times; None if the dimension has no coordinate."""
     indices: range
-    """The selected indices."""
+    """The selected indices along the dimension."""
     units: str = ""
     standard_name: str = ""
 
     @property
     def labels(self) -> Any:
-        """The coordinate values along a dimension of a plotted slice; its indices if there is no
-        coordinate.
-        """
+        """The coordinate values along the dimension, or its indices if it has no coordinate."""
         return np.array(self.indices) if self.values is None else self.values
 
     @property
     def title(self) -> str:
-        """The name and the units of a dimension of a plotted slice.
+        """The name and units of the dimension.
 
-        Dimensions without a name have a number.
+        Unnamed dimensions are numbered.
         """
         name = f"dimension {self.name}" if self.name.isdigit() else self.name
         return escape_control(f"{name} ({self.units})" if self.units else name)
 
     @property
     def is_increasing(self) -> bool:
-        """True if a dimension of a plotted slice has a coordinate whose last value is greater than its
-        first.
-        """
+        """True if the dimension has a coordinate whose last value is greater than its first."""
         return self.values is not None and len(self.values) > 1 and bool(self.values[-1] > self.values[0])
 
     @property
     def latitudes(self) -> Any:
-        """The coordinate values of a dimension of a plotted slice if they are latitudes, otherwise None."""
+        """The coordinate values if they are latitudes, otherwise None."""
         return check_latitudes(self.values) if is_latitude(self.name, self._attributes) else None
 
     @property
     def longitudes(self) -> Any:
-        """The coordinate values of a dimension of a plotted slice, without jumps, if they are longitudes,
-        otherwise None.
-        """
+        """The coordinate values without jumps if they are longitudes, otherwise None."""
         return unwrapped_longitudes(self.values) if is_longitude(self.name, self._attributes) else None
 
     @property
@@ -75,22 +69,20 @@ class PlotAxis:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice of an array that the command `plot` draws: values along one or two dimensions, with
-    coordinates and units.
-    """
+    """A slice of an array to plot: values along one or two dimensions, with coordinates and units."""
 
     path: str
     values: Any
-    """Floating-point numbers; NaN for missing values."""
+    """The values as floating-point numbers, with NaN for missing values."""
     axes: tuple[PlotAxis, ...]
     units: str
     title: str
     """The title of the plot, without control characters."""
     at: Mapping[str, str]
-    """The labels of the other dimensions, each of which has one selected element."""
+    """The labels at which all other dimensions are fixed."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the shape, minimum, maximum, mean and number of missing values of a plotted slice."""
+        """Return the shape, minimum, maximum, mean and number of missing values of the slice."""
         there = self.values[np.isfinite(self.values)]
         numbers = {"min": there.min(), "max": there.max(), "mean": there.mean()} if there.size else {}
         return {
@@ -105,9 +97,9 @@ class Slice:
 
 
 def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapping[str, Any]) -> Slice:
-    """Take the slice of an array to plot on the command line, by index or label.
+    """Select the slice of an array to plot, by index or label.
 
-    If more than two dimensions are left, the first element of the leading ones is selected.
+    If more than two dimensions are left, the leading ones are fixed at their first element.
     """
     whole = normalize(path if path.startswith("/") else f"/{path}")
     node = session._workspace.array(whole)
@@ -196,13 +188,13 @@ def _make_axis(session: Session, path: str, name: str, wanted: Any, size: int) -
 
 
 def _format_label_at(session: Session, path: str, name: str, wanted: int, size: int) -> str:
-    """Format the coordinate at an index, or the index if there is no coordinate."""
+    """Format the coordinate value at an index, or the index if there is no coordinate."""
     values, _, _ = _read_coordinate(session, path, name, size)
     return str(wanted) if values is None else format_label(values[wanted])
 
 
 def format_label(value: Any) -> str:
-    """Format a coordinate value of a plotted slice."""
+    """Format a coordinate value for display."""
     if isinstance(value, np.datetime64):
         text = str(value.astype("M8[s]"))
         return text.removesuffix("T00:00:00")
@@ -210,7 +202,7 @@ def format_label(value: Any) -> str:
 
 
 def _read_coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
-    """Read the values, units and standard name of the coordinate of a dimension."""
+    """Read the values, units and standard name of a dimension's coordinate."""
     coordinate = join(get_parent(path) or ROOT, name)
     node = session._workspace.node(coordinate)
     if node is None or coordinate == path or "shape" not in (document := json.loads(node.user_data)):
@@ -226,7 +218,7 @@ def _read_coordinate(session: Session, path: str, name: str, size: int) -> tuple
 
 
 def _decode_times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
-    """Decode times in the standard calendar; keep the stored numbers for other calendars."""
+    """Decode times in the standard calendar. For other calendars, keep the stored numbers."""
     coding = parse_time_coding(units, attributes.get("calendar"))
     if coding is None or values.dtype.kind not in "iuf":
         return values, units

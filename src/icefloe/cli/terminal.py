@@ -1,4 +1,4 @@
-"""Terminal encodings, closed pipes and signals."""
+"""Handle terminal encodings, closed pipes and signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icefloe._internal.streams import escape_streams
 from icefloe.cli.errors import FAILED, Signalled
 
 CLOSED = 141
-"""The exit code after a write to a closed pipe, as for other programs."""
+"""The exit code after writing to a closed pipe, as for other programs."""
 
 _WITH_PROCESSES = {"multiprocessing", "pyspark"}
 _ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -28,7 +28,9 @@ _ASCII = str.maketrans(
 
 
 def to_ascii(text: str) -> str:
-    """Replace drawing characters with similar ASCII characters for limited terminals, and others with `?`."""
+    """Replace drawing characters with similar ASCII characters, and all other non-ASCII characters with
+    `?`.
+    """
     plain = text.translate(_ASCII)
     return "".join(each if each.isascii() else "o" if "⠀" <= each <= "⣿" else "?" for each in plain)
 
@@ -40,10 +42,9 @@ def _make_ascii_error(error: UnicodeError) -> tuple[str, int]:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End the process of a command in the terminal without Python's clean-up, which takes as long as opening
-    a repository.
+    """End the process without Python's clean-up, which takes as long as opening a repository.
 
-    Processes that have started other processes, for example for Spark, exit normally.
+    Processes that have child processes, for example for Spark, exit normally.
     """
     if _WITH_PROCESSES & sys.modules.keys():
         sys.exit(code)
@@ -55,10 +56,10 @@ def exit_now(code: int) -> NoReturn:
 
 
 def exit_on_signals() -> None:
-    """Stop a command on SIGTERM, and on SIGHUP when the terminal closes, as on Ctrl-C.
+    """Stop a command on SIGTERM, and on SIGHUP when the terminal closes, in the same way as on Ctrl-C.
 
     Schedulers send SIGTERM to let a process clean up before they kill it. Signals that are already ignored,
-    as with nohup, stay ignored.
+    for example by nohup, remain ignored.
     """
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -72,8 +73,9 @@ def _handle_signal(number: int, _: Any) -> None:
 
 
 def run_with_streams(work: Callable[[], int]) -> int:
-    """Run a command with safe streams: unsupported characters become ASCII, and a closed pipe is not an
-    error."""
+    """Run a command with safe streams. Unsupported characters become ASCII, and a closed pipe is not an
+    error.
+    """
     codecs.register_error(_HANDLER, _make_ascii_error)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -94,7 +96,7 @@ def run_with_streams(work: Callable[[], int]) -> int:
 
 
 def _run(work: Callable[[], int]) -> int:
-    """Run a command, and print the traceback of an error while control characters are still escaped."""
+    """Run a command, and print the traceback of any error while control characters are still escaped."""
     try:
         return work()
     except BrokenPipeError:

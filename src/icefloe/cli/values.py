@@ -15,7 +15,7 @@ Region = tuple[slice | int, ...]
 
 
 def read(session: Session, path: str, region: Region) -> Any:
-    """Read the values of an array in a region for `head`, `cat` or `plot`, given an index or slice per
+    """Read a region of an array's values for `head`, `cat` or `plot`, given an index or slice per
     dimension.
     """
     _check_region(region, json.loads(session._workspace.array(path).user_data)["shape"])
@@ -37,9 +37,7 @@ def _make_error(message: str) -> InvalidInputError:
 
 
 def json_values(values: Any) -> Any:
-    """Convert values that a command prints to JSON types: times to ISO 8601, durations to numbers in their
-    unit.
-    """
+    """Convert values to JSON types: times to ISO 8601, durations to numbers in their unit."""
     if values.dtype.kind == "M":
         return np.datetime_as_string(values).tolist()
     if values.dtype.kind == "m":

@@ -1,1 +1,1 @@
-"""The commands, one module per group of related commands. `SECTIONS` in `icefloe.cli.main` lists them."""
+"""The commands, with one module per group of related commands. `icefloe.cli.main.SECTIONS` lists them."""

@@ -1,4 +1,4 @@
-"""Commands that find the commit that wrote or changed data: blame, bisect."""
+"""Commands that find out which commit wrote or changed data: blame, bisect."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from icefloe.repository import Repository
 def blame(repo: Repository, path: str, revision: str, number: int | None, out: CommandOutput) -> None:
     """Show which commit wrote each chunk of an array.
 
-    PATH is the path of an array. Moving a chunk does not count as writing it. For a merged chunk, the commit
-    on the merged branch is shown. Chunks whose commit has expired or was not searched are shown as older.
+    PATH is the path of an array. Moving a chunk does not count as writing it. For merged chunks, the commit
+    on the merged branch is shown. Chunks are shown as "older" if their commit has expired or was not
+    searched.
 
     \b
     icefloe blame data/repo t2m
@@ -86,9 +87,9 @@ def bisect(
 ) -> None:
     """Find the commit at which a condition became true or false.
 
-    ARRAY is the path of the array. A condition compares one of min, max, mean, sum, count and missing with a
-    number, or value for a single cell. Combine comparisons with and, or and not. The history is searched by
-    bisection.
+    ARRAY is the path of the array. A condition compares min, max, mean, sum, count or missing with a number.
+    For a single cell, it can also use value. Comparisons can be combined with and, or and not. The history is
+    searched by bisection.
 
     \b
     icefloe bisect data/repo t2m --when 'max > 310'

@@ -70,9 +70,7 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Co
 
 
 def find_array(session: Session, path: str) -> str:
-    """Return the full path of an array whose contents a command prints; the error suggests an array with a
-    similar name.
-    """
+    """Return the full path of an array whose contents a command prints. The error suggests similar names."""
     whole = _make_absolute(path)
     if session._workspace.node(whole) is None:
         raise _make_no_node_error(session._workspace, "array", whole)
@@ -129,7 +127,7 @@ def _get_shape(session: Session, path: str) -> list[int]:
 
 
 class _WithRegion(click.Command):
-    """A command whose last argument may start with a negative number."""
+    """A command whose last argument can start with a negative number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # docstring inherited
@@ -167,8 +165,7 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Com
 
 
 def _format_values(values: Any) -> str:
-    """Format values as numpy does. Also escape the control characters of a single string, which numpy does
-    not."""
+    """Format values as numpy does, but also escape control characters in a single string."""
     return str(values) if values.ndim else format_value(str(values))
 
 

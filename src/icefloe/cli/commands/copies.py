@@ -29,7 +29,7 @@ from icefloe.repository import Repository
 _NETCDF = (".nc", ".nc4", ".netcdf")
 _PARQUET = (".parquet",)
 _OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".tif", ".tiff", ".zip")
-"""File name extensions of formats to which data cannot be exported."""
+"""File name extensions of formats that data cannot be exported to."""
 
 
 @click.command()

@@ -36,7 +36,7 @@ from icefloe.derive.report import DeriveReport
 from icefloe.repository import Repository
 
 STALE = 5
-"""The exit code if an array is out of date."""
+"""The exit code if a derived array is out of date."""
 
 
 @click.command()
@@ -90,10 +90,10 @@ def derive(
 ) -> int:
     """Update derived arrays whose inputs changed.
 
-    Only chunks whose inputs changed are computed again.
+    Only chunks whose inputs changed are recomputed.
 
-    RECIPE is a YAML file that specifies a repository and the arrays to derive. If it is a repository instead,
-    all of its derived arrays are updated.
+    RECIPE is a YAML file that specifies a repository and the arrays to derive. If RECIPE is a repository
+    instead, all of its derived arrays are updated.
 
     \b
     icefloe derive recipe.yaml
@@ -156,7 +156,7 @@ def lineage(repo: Repository, array: str, revision: str, out: CommandOutput) -> 
 def _executor(
     report: DeriveReport, executor: ExecutorChoice, out: CommandOutput
 ) -> AbstractContextManager[Executor]:
-    """Start an executor if chunks have to be computed, and not only references or metadata."""
+    """Start an executor if chunks have to be computed, but not for changes of references or metadata only."""
     if not report.recomputed and not any(each.partials for each in report.outputs):
         return nullcontext(ThreadExecutor(1))
     return start_executor(executor.or_default(out), out)

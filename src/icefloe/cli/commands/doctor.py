@@ -71,7 +71,7 @@ def doctor_storage(storage: Storage, out: CommandOutput) -> int:
 
 
 def _describe_environment() -> dict[str, str]:
-    """Return the version of each package if it is installed, otherwise the command that installs it."""
+    """Return the version of each installed package, or the command that installs it."""
     found = {"icefloe": __version__, "python": f"{platform.python_version()} on {platform.platform()}"}
     return {**found, **{name: _describe_package(name) for name in _PACKAGES}, "java": _java()}
 

@@ -138,7 +138,7 @@ def extract(
 
 
 def read_points_file(path: Path) -> Any:
-    """Read the points for the command `extract` from a CSV or Parquet file."""
+    """Read the points to extract from a CSV or Parquet file."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -152,7 +152,7 @@ def read_points_file(path: Path) -> Any:
 
 
 def write_table(table: Any, path: Path) -> None:
-    """Write values that the command `extract` returns to a Parquet or CSV file."""
+    """Write extracted values to a Parquet or CSV file."""
     from pyarrow import csv, parquet
 
     if path.suffix == ".csv":

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _make_dim_option(use: str) -> Callable[[Any], Any]:
-    """Create the option `--dim`, whose help text describes the use of the dimension."""
+    """Create the `--dim` option with a help text that explains what the dimension is used for."""
     return click.option("--dim", default="time", show_default=True, help=f"The dimension {use}.")
 
 
@@ -65,8 +65,8 @@ def append(
 ) -> None:
     """Append files to arrays, even concurrently with other writers.
 
-    Each FILE is appended in its own commit. Any number of processes can append to the same arrays. At
-    existing labels, only arrays without values are written.
+    Each FILE is appended in its own commit. Any number of processes can append to the same arrays. At labels
+    that already exist, only arrays that have no values there are written.
 
     \b
     icefloe append today.nc data/repo --dim time --key today
@@ -152,8 +152,8 @@ def window(
 ) -> None:
     """Drop the oldest labels of a dimension, in one commit.
 
-    Chunks are moved by reference, not copied. Therefore the window starts at a chunk boundary by default, and
-    may keep more than --keep.
+    Chunks are moved by reference and not copied. By default, the window therefore starts at a chunk boundary
+    and may keep more than --keep.
 
     \b
     icefloe window data/repo --keep 3d
@@ -205,9 +205,9 @@ def watch(
 ) -> None:
     """Report new commits, tags and operations as JSON lines.
 
-    Each event is reported at least once: the bookmark advances when the event has been printed, the command
-    has succeeded, or the URL has accepted the event. Until then, delivery is repeated every INTERVAL seconds,
-    or by the next run with --once. Press Ctrl-C to stop.
+    Each event is reported at least once. The bookmark advances only after the event has been printed, the
+    command has succeeded, or the URL has accepted the event. Failed deliveries are retried every INTERVAL
+    seconds, or with --once by the next run. Press Ctrl-C to stop.
 
     \b
     icefloe watch data/repo --bookmark seen.json
@@ -232,7 +232,9 @@ def _print(event: Event) -> None:
 
 
 def _deliver_until_accepted(deliver: Callable[[Event], None], interval: float, event: Event) -> None:
-    """Deliver an event again and again, so that a webhook that is down for a while does not end the watch."""
+    """Retry the delivery of an event until it is accepted, so that a webhook outage does not end the
+    watch.
+    """
     while True:
         try:
             deliver(event)
@@ -244,7 +246,7 @@ def _deliver_until_accepted(deliver: Callable[[Event], None], interval: float, e
 
 
 class _Command:
-    """A command that runs once per event, with the event on stdin."""
+    """A command that runs once per event and receives the event on stdin."""
 
     def __init__(self, command: str) -> None:
         try:
@@ -268,7 +270,7 @@ class _Command:
 
 
 class _Webhook:
-    """A webhook: a URL that receives each event in a POST request."""
+    """A webhook: a URL that receives each event as a POST request."""
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):

@@ -150,9 +150,9 @@ def diff(
 ) -> None:
     """Show the differences between two versions.
 
-    UNTIL is the version of -r by default. If SINCE is an ancestor of UNTIL, the chunks written in between are
-    listed. Otherwise the contents of the two versions are compared. --values reads only chunks that differ,
-    and --stats reads only chunks without recorded statistics.
+    UNTIL defaults to the version given by -r. If SINCE is an ancestor of UNTIL, the chunks written in between
+    are listed. Otherwise the contents of the two versions are compared. --values reads only chunks that
+    differ, and --stats reads only chunks without recorded statistics.
 
     \b
     icefloe diff data/repo v1.0
@@ -190,7 +190,7 @@ def diff(
 
 
 def _compare_distributions(repo: Repository, first: str, last: str, changed: Diff) -> list[Shift]:
-    """Compare the distributions of the arrays that changed."""
+    """Compare the value distributions of the arrays that changed."""
     from icefloe.maintenance.statistics.describe import compare_arrays
 
     before, after = (repo.readonly_session(snapshot_id=each) for each in (first, last))
@@ -203,7 +203,7 @@ def _compare_distributions(repo: Repository, first: str, last: str, changed: Dif
 
 
 def _format_shifts(shifts: Sequence[Shift]) -> Iterator[str]:
-    """Yield the lines of a table of the distributions before and after, followed by the outliers."""
+    """Yield the lines of a table that shows the distributions before and after, followed by the outliers."""
     names = ("missing", "minimum", "mean", "maximum", "std")
     rows = [["array", "version", "cells", *names, "shift"]]
     for each in shifts:
@@ -225,7 +225,7 @@ def _format_number(value: Any) -> str:
 def _compare_values(
     repo: Repository, first: str, last: str, changed: Diff
 ) -> dict[str, ValueDifferences | str]:
-    """Compare the values of each changed array. Return the reason for arrays that cannot be compared."""
+    """Compare the values of each changed array. Return the reason for each array that cannot be compared."""
     from icefloe.comparison.values import compare_values
 
     before, after = (repo.readonly_session(snapshot_id=each) for each in (first, last))
@@ -244,7 +244,7 @@ def _compare_values(
 
 
 def _drop_ledger_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
-    """Return the changes without changes of the ingest ledger."""
+    """Return a diff without changes to the ingest ledger."""
     if with_ledgers:
         return changed
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MODES = ("native", "virtual", "hybrid")
 _CHECKS = ("monotone", "source", "gaps")
-"""The checks without parameters. Other checks require a recipe. The first two run by default."""
+"""The checks without parameters, of which the first two run by default. All other checks require a recipe."""
 
 
 @click.command()
@@ -248,7 +248,7 @@ def _ingest(
 
 
 def _library_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Translate command-line options to library options."""
+    """Convert command-line options to library options."""
     found = {name: value for name, value in given.items() if value is not None}
     combine = found.pop("combine", None)
     if combine == "nested" and "concat_dim" not in found:

@@ -71,8 +71,8 @@ def verify(
 ) -> int:
     """Check that a repository is complete and readable.
 
-    The exit code is 5 if problems are found. The report is stored below icefloe/ in the repository, which
-    other readers ignore. It contains no secrets.
+    The exit code is 5 if problems are found. The report contains no secrets. It is stored below icefloe/ in
+    the repository, which other readers ignore.
 
     \b
     icefloe verify data/repo --level objects --incremental
@@ -121,7 +121,7 @@ def verify(
 
 
 def _record(repo: Repository, report: VerifyReport, snapshot_id: str | None, *, with_checksums: bool) -> None:
-    """Store a report. Only print a warning if the storage is read-only."""
+    """Store a verification report in the repository. If it is read-only, only print a warning."""
     try:
         record_report(repo.storage, report, snapshot_id=snapshot_id, with_checksums=with_checksums)
     except IcechunkError as error:
@@ -209,8 +209,7 @@ def repair(
     """Restore lost or damaged data on a branch.
 
     All repairs are made in one commit. Missing transaction logs are recomputed. Chunks are restored from
-    another repository, or from the ingested files if they have not changed. The exit code is 5 if damage
-    remains.
+    another repository, or from ingested files that have not changed. The exit code is 5 if damage remains.
 
     \b
     icefloe repair data/repo --from backup/repo --dry-run
@@ -259,5 +258,5 @@ def _make_ledger_source(session: Session, options: dict[str, str]) -> LedgerChun
 
 
 def _find_first(sources: list[ReadChunk], path: str, coords: tuple[int, ...]) -> Any:
-    """Return a chunk from the first source that contains it."""
+    """Return a chunk from the first source that has it."""
     return next((data for each in sources if (data := each(path, coords)) is not None), None)

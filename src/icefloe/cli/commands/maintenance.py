@@ -84,8 +84,8 @@ def gc(
 ) -> None:
     """Delete objects that no snapshot uses.
 
-    Uncommitted chunks of open sessions are also garbage. Choose a time before the oldest open session was
-    started.
+    Uncommitted chunks of open sessions also count as garbage. Choose a time before the oldest open session
+    was started.
 
     \b
     icefloe gc data/repo --older-than 7d --dry-run

@@ -148,7 +148,7 @@ def squash(
 
 
 def _run(out: CommandOutput, work: Callable[[], MergeResult], what: str) -> int:
-    """Run the operation, print its result, and return the exit code."""
+    """Run a merge operation, print its result, and return the exit code."""
     try:
         result = work()
     except MergeConflictError as error:

@@ -1,4 +1,4 @@
-"""The command that upgrades repositories to version 2 of the format: migrate."""
+"""The command that upgrades repositories to format version 2: migrate."""
 
 from __future__ import annotations
 

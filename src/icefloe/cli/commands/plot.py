@@ -1,4 +1,4 @@
-"""The command that plots arrays in the terminal or in a file: plot."""
+"""The command that plots arrays in the terminal or to a file: plot."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def plot(
 ) -> None:
     """Plot an array: one dimension as a curve, two as a map.
 
-    PATH is the path of the array. If the array has more than two dimensions, the last two are plotted, at the
-    first element of the others. Use --isel and --sel to select other elements. Maps over latitude and
-    longitude have coastlines (Natural Earth, 1:110 million). --json prints a summary of the values.
+    PATH is the path of the array. If the array has more than two dimensions, the last two are plotted, at
+    index 0 along all others. Use --isel and --sel to select other elements. Maps of latitude and longitude
+    include coastlines (Natural Earth, 1:110 million). --json prints a summary of the values.
 
     \b
     icefloe plot data/repo t2m --sel time=2024-01-15

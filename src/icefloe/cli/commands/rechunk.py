@@ -63,8 +63,8 @@ def rechunk(
 ) -> int:
     """Change the chunking of an array, in one commit.
 
-    ARRAY is the path of an array, or of a group to change all of its arrays with the given dimensions. Other
-    dimensions keep their chunks.
+    ARRAY is the path of an array. If it is the path of a group, all of its arrays that have the given
+    dimensions are changed. Other dimensions keep their chunks.
 
     \b
     icefloe rechunk data/repo t2m --chunks time=-1,lat=24,lon=24

@@ -21,7 +21,7 @@ from icefloe.repository import Repository
 
 
 class Name(click.ParamType[str]):
-    """The command-line type of a new branch or tag name. It rejects names that are hard to type."""
+    """The parameter type for new branch and tag names. It rejects names that are hard to type."""
 
     name = "name"
 
@@ -182,7 +182,7 @@ def protect(
 ) -> None:
     """Protect the history of a branch, and check its commits.
 
-    Commits, merges and resets to a later snapshot are still allowed. Amending, squashing, deletion and other
+    Commits, merges and resets to a later snapshot are still allowed. Amending, squashing, deleting and other
     resets are rejected. A commit that fails a check does not move the branch. Other Icechunk clients ignore
     the protection and the checks.
 
@@ -232,7 +232,7 @@ def refs(repo: Repository, out: CommandOutput) -> None:
 
 
 def list_refs(repo: Repository, kind: str) -> list[dict[str, str]]:
-    """List the branches or the tags of a repository by name, with their snapshots."""
+    """List a repository's branches or tags by name, with their snapshots."""
     names, lookup = (
         (repo.list_branches(), repo.lookup_branch)
         if kind == "branch"

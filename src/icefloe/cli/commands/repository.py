@@ -1,4 +1,4 @@
-"""Commands for a repository as a whole: init, info, config, status."""
+"""Commands for whole repositories: init, info, config, status."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def serve(
         interrupts.append(number)
         running.should_exit = True
 
-    # From now on Ctrl-C only sets a flag. A KeyboardInterrupt during the imports of a starting server can get
-    # lost: Python ignores exceptions in the callbacks that release the locks of modules.
+    # From now on, Ctrl-C only sets a flag. A KeyboardInterrupt during the imports at server startup can get
+    # lost, because Python ignores exceptions in the callbacks that release module locks.
     signal.signal(signal.SIGINT, stop)
     url = _url(settings.host, settings.port, settings.token)
     click.echo(url)
@@ -127,12 +127,12 @@ def serve(
 
 
 def _check_origin(text: str) -> str:
-    """Return an origin as browsers send it.
+    """Normalize an origin to the form that browsers send.
 
     Raises
     ------
     click.UsageError
-        A browser never sends this origin.
+        Browsers never send such an origin.
     """
     origin = text.lower().removesuffix("/")
     if text != _ANY_ORIGIN and not _ORIGIN.fullmatch(origin):
@@ -143,8 +143,8 @@ def _check_origin(text: str) -> str:
 
 
 def _get_typed_location() -> str:
-    """Return REPO without secrets, for the code snippets on the page. Paths are absolute, because snippets
-    run in any folder.
+    """Return REPO without secrets for code snippets. Paths are made absolute, so snippets run in any
+    directory.
     """
     from icefloe._internal.redaction import redact
 

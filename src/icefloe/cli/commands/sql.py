@@ -56,9 +56,9 @@ def sql(
 ) -> None:
     """Run a SQL query over repositories.
 
-    NAME is the name of the repository REPO in QUERY. Put storage options into the URL, such as
-    s3://bucket/era5?region=eu-west-1. With --executor threads, a built-in engine runs simple queries of one
-    table without starting Spark.
+    QUERY refers to the repository REPO as NAME. Add storage options to the URL, such as
+    s3://bucket/era5?region=eu-west-1. With --executor threads, a built-in engine runs simple queries on a
+    single table without starting Spark.
 
     On Spark, MERGE, UPDATE, DELETE and INSERT change arrays in one commit, and CREATE and DROP change
     branches and tags.
@@ -101,9 +101,7 @@ def sql(
 
 
 def show_reads(reads: Sequence[TableReads], out: CommandOutput) -> None:
-    """Print for the command `sql` how many chunks of each table a query skips, answers from statistics,
-    and reads.
-    """
+    """Print how many chunks of each table a query skips, computes from statistics, and reads."""
     rows = [
         {
             "table": each.table,

@@ -43,8 +43,8 @@ _COLUMNS = ("array", "cells", "missing", "min", "mean", "max", "std")
 def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, out: CommandOutput) -> None:
     """Record chunk statistics that speed up queries.
 
-    ARRAYS are paths; all arrays by default. The command reads the chunks that have no statistics yet.
-    Statistics are stored below icefloe/statistics/ in the repository. Other readers ignore them.
+    ARRAYS are paths; all arrays by default. Only chunks that have no statistics yet are read. Statistics are
+    stored below icefloe/statistics/ in the repository, which other readers ignore.
 
     \b
     icefloe statistics data/repo
@@ -108,14 +108,12 @@ def describe(repo: Repository, array: str | None, revision: str, statistics: str
 
 
 def _shorten(value: Any) -> Any:
-    """Round a number to seven digits for display."""
+    """Round a number to seven significant digits for display."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def list_arrays(session: Session) -> list[str]:
-    """List the paths of all arrays for the command `statistics`, except those that icefloe keeps for
-    itself.
-    """
+    """List the paths of all arrays, except those that icefloe uses internally."""
     workspace = session._workspace
     paths = [path for path in workspace.paths() if is_listed(path, with_ledgers=False)]
     nodes = [node for path in paths if (node := workspace.node(path)) is not None]
