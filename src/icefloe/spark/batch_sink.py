@@ -1,11 +1,13 @@
-"""`df.write.format("icechunk")`: write rows into arrays without a shuffle, which a sink cannot request.
+"""`df.write.format("icechunk")`: write rows into arrays. There is no shuffle, because a Spark sink cannot
+request one.
 
-A task writes the blocks for which it has all cells. It returns the other rows, up to a limit, and the commit
-writes them, because two tasks that write parts of one chunk would overwrite each other. `icefloe.spark.write`
-shuffles first and has no limit.
+Each task writes the blocks for which it has all cells. It returns its remaining rows, up to a limit, and the
+commit writes them, because two tasks that write parts of the same chunk would overwrite each other.
+`icefloe.spark.write` shuffles first and has no such limit.
 
-The write is exactly-once. Each attempt of a task has its own fork of the session, so receipts never contain
-chunks of failed or slower attempts. Only the commit, which checks the key of the job, makes chunks visible.
+The write is exactly-once. Each task attempt has its own fork of the session, so receipts never contain chunks
+from failed or superseded attempts. Chunks become visible only with the commit, which checks the job's
+idempotency key.
 """
 
 from __future__ import annotations
@@ -37,20 +39,18 @@ FRAGMENT_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True)
 class WriteReceipt(WriterCommitMessage):
-    """The receipt of a task that writes a batch to the Spark sink `icechunk`, with the rows that it
-    returns.
-    """
+    """The receipt of a batch write task: the changes it made, and the rows that it leaves to the commit."""
 
     receipt: bytes | None
     starts: tuple[Start, ...]
-    """The first indices of the blocks that the task wrote."""
+    """The start indices of the blocks that the task wrote."""
     fragments: bytes
     statistics: tuple[Collected, ...] = ()
 
 
 class IcechunkWriter(DataSourceArrowWriter):
-    """The sink of batch writes to the Spark data source `icechunk`. Spark pickles it to the tasks and to the
-    process that commits.
+    """The batch writer of the Spark data source `icechunk`. Spark pickles it and sends it to the tasks and to
+    the process that commits.
     """
 
     def __init__(self, options: QueryOptions, schema: StructType, overwrite: bool) -> None:
@@ -61,13 +61,15 @@ class IcechunkWriter(DataSourceArrowWriter):
         session = self._job.start(options.open(to_write=True))
         self.base = session.snapshot_id
         self._dims = self._job.dims(session, self.schema.names)
-        # Inserted rows shift the blocks behind them, so only the commit can place rows.
+        # Inserted rows shift all later blocks, so only the commit can place rows.
         alone = overwrite or self._job.template.late == INSERT
         self._target = None if alone else self._find_target(session)
         self._fork: ForkSession | None = None if self._target is None else session.fork()
 
     def _find_target(self, session: Session) -> WriteTarget | None:
-        """Return the target for rows with existing coordinates; None if arrays must be created first."""
+        """Return the write target for rows with existing coordinates, or None if arrays must be created
+        first.
+        """
         scratch = session.fork()
         nothing = find_keys([pa.RecordBatch.from_pylist([], self.schema)], self._dims)
         target = self._job.prepare(scratch, self.schema, self._dims, nothing)
@@ -126,8 +128,8 @@ class IcechunkWriter(DataSourceArrowWriter):
             self.commit_from(self.base, [each for each in messages if isinstance(each, WriteReceipt)])
 
     def commit_from(self, base: str, written: list[WriteReceipt], key: tuple[str, int] | None = None) -> None:
-        """Commit a batch write to the Spark sink from the receipts of its tasks, unless the branch already
-        contains the key of the job.
+        """Commit a batch write from the receipts of its tasks, unless the branch already contains the job's
+        idempotency key.
         """
         request = self._job.request
         if key is not None:
@@ -149,10 +151,10 @@ class IcechunkWriter(DataSourceArrowWriter):
                 record_statistics(session, statistics)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Keep the chunks of a failed batch write. Garbage collection deletes them.
+        """Do nothing: garbage collection deletes the chunks of a failed batch write.
 
-        Spark also calls this method if a commit succeeded but its response was lost, so deleting chunks would
-        be unsafe.
+        Deleting chunks here would be unsafe, because Spark also calls this method if a commit succeeded but
+        its response was lost.
         """
 
 

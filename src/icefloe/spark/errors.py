@@ -1,4 +1,4 @@
-"""Convert Spark errors to icefloe errors, with one sentence instead of a Java stack trace."""
+"""Convert Spark errors to icefloe errors, whose message is one sentence instead of a Java stack trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VIEW: Final = re.compile(r"EXPECT_TABLE_NOT_VIEW.*'INSERT' expects a table but 
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
-    """Raise the icefloe error that Spark wrapped in a Java stack trace."""
+    """Within the `with` block, re-raise icefloe errors that Spark wrapped in a Java stack trace."""
     try:
         yield
     except PySparkException as error:
@@ -39,7 +39,7 @@ def unwrap_errors() -> Iterator[None]:
 
 @contextmanager
 def name_write_view(spark: SparkSession) -> Iterator[None]:
-    """Convert Spark's error for INSERT INTO a registered view to an error that names the view that accepts
+    """Convert Spark's error for INSERT INTO a read-only view to an error that names the view that accepts
     rows.
     """
     try:
@@ -57,7 +57,7 @@ def name_write_view(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def mute_query_logs() -> Iterator[None]:
-    """Keep PySpark from logging errors of this thread, because it also raises them."""
+    """Keep PySpark from logging the errors of this thread, because it also raises them."""
     here = threading.get_ident()
 
     def is_from_other_thread(record: logging.LogRecord) -> bool:
@@ -88,7 +88,9 @@ _MAX_CHARACTERS = 200
 
 @contextmanager
 def translate_failures() -> Iterator[None]:
-    """Convert an error of Spark to one sentence, with the original error as its cause."""
+    """Within the `with` block, convert Spark errors to a one-sentence icefloe error, with the original error
+    as its cause.
+    """
     try:
         yield
     except IcechunkError:
@@ -100,7 +102,7 @@ def translate_failures() -> Iterator[None]:
 
 
 def _is_spark_error(error: Exception) -> bool:
-    """Check whether an error comes from Spark or from the connection to it. Clients of Spark Connect have no
+    """Return True if an error comes from Spark or from the connection to it. Spark Connect clients may lack
     py4j."""
     known = isinstance(error, PySparkException | ConnectionError | EOFError)
     return known or type(error).__module__.partition(".")[0] in {"py4j", "grpc"}

@@ -30,20 +30,20 @@ _SHOWN_ROWS = 5
 
 
 class SparkExecutor(Executor):
-    """An executor on a Spark cluster, over the classic API or Spark Connect.
+    """An executor that runs tasks on a Spark cluster, through the classic API or Spark Connect.
 
     The function, the items and the results are pickled and should be small. Modules that the function needs
-    must be installed on the executors. Spark may run an item twice if an executor is lost or slow, and uses
-    one of the results. The exception of the first failed item is raised on the driver. Unlike threads, Spark
-    returns all results at once.
+    must be installed on the Spark executors. If an executor is lost or slow, Spark may run an item twice; it
+    uses only one of the results. The exception of the first failed item is raised on the driver. Unlike with
+    threads, all results arrive at once.
 
     Parameters
     ----------
     spark
         The session that runs the tasks.
     tasks
-        Largest number of Spark tasks, each with several items. By default the `Task` decides. A Spark task
-        costs about 0.1 s of CPU, so give it a few seconds of work.
+        Maximum number of Spark tasks, each of which runs several items. Determined by the `Task` by default.
+        A Spark task costs about 0.1 s of CPU time, so give it a few seconds of work.
     progress
         Called twice a second with Spark's status, which Spark Connect does not provide.
     title
@@ -68,11 +68,11 @@ class SparkExecutor(Executor):
 
     @property
     def parallelism(self) -> int:  # type: ignore[override]
-        """The number of tasks that Spark runs at the same time."""
+        """The number of tasks that Spark can run concurrently."""
         try:
             return max(1, int(self._spark.sparkContext.defaultParallelism))
         except (AttributeError, NotImplementedError):
-            return 2  # Spark Connect does not provide the number
+            return 2  # Spark Connect does not expose this number
 
     def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
         # docstring inherited
@@ -87,7 +87,7 @@ class SparkExecutor(Executor):
         with translate_failures():
             numbers: Any = self._spark.range(0, len(pickled_items), 1, tasks)
         results = map_in_arrow(numbers, run, _SCHEMA)
-        # Collect the frame only once: Spark would repeat the work each time the frame is used.
+        # Collect the DataFrame only once: Spark would repeat the work each time it is used.
         named = nullcontext() if self._title is None else describe_jobs(self._spark, self._title)
         with translate_failures(), self._watch(task.label, tasks, len(pickled_items)), named:
             rows = results.collect()
@@ -108,7 +108,7 @@ class SparkExecutor(Executor):
 
     @contextmanager
     def _watch(self, label: str, tasks: int, items: int) -> Iterator[None]:
-        """Report progress in proportion to the finished Spark tasks."""
+        """Report the number of finished items, estimated from the share of finished Spark tasks."""
         progress = self.progress
 
         def report(done: int, _: int) -> None:
@@ -124,7 +124,7 @@ class SparkExecutor(Executor):
 def _run(
     function: Callable[[Any], Any], pickled_items: Sequence[bytes], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run the items with the given numbers on a Spark executor."""
+    """Run the items whose numbers arrive in the batches, inside a Spark task."""
     give_back_large_buffers()
     for batch in batches:
         for number in batch.column(0).to_pylist():

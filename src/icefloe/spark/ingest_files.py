@@ -1,4 +1,4 @@
-"""Ingest and rechunk on Spark: executors read and write, and the driver plans and commits."""
+"""Ingest files and rechunk arrays on Spark: executors read and write, and the driver plans and commits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ingest(
 ) -> IngestReport:
     """Ingest files into a repository on Spark, exactly once.
 
-    Equivalent to `icefloe.ingest_files` with an executor on this Spark session.
+    Equivalent to `icefloe.ingest_files` with a `SparkExecutor` on this session.
 
     Parameters
     ----------
@@ -72,22 +72,22 @@ def ingest(
     concat_dim, compat, data_vars, coords, join
         Options for combining files.
     chunks, shards, codec, mode, manifest_references
-        Options for storing data.
+        Options for how data is stored.
     group, branch, message, metadata, commit_every
         The group for the arrays, the branch to publish to, and its commits.
     variables, engine, source_group, open_options, source_options
         Options for reading files.
     on_bad_file, on_change, append_order, checks
-        The treatment of unreadable and changed files, the order of rows beside those of other writers, and
+        How to treat unreadable and changed files, how to order rows relative to those of other writers, and
         the conditions for publishing.
     memory_bytes
-        The memory of a task, in addition to the interpreter and its modules.
+        The memory that a task may use, in addition to the interpreter and loaded modules.
     dry_run
-        Report what would be done, without writing.
+        Only report what would be done, without writing.
     progress
-        Called with a label, the number of finished items and their total.
+        Called with a label, the number of finished items, and the total number of items.
     storage_options
-        Options of the storage if `repo` is a path or URL, such as `region`.
+        Storage options, such as `region`, if `repo` is a path or URL.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def rechunk(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RechunkReport:
-    """Change the chunks of an array on Spark, in one commit.
+    """Change the chunk shape of an array on Spark, in one commit.
 
     Executors read and write, and the driver commits.
 
@@ -136,13 +136,13 @@ def rechunk(
     repo
         A repository, or its path or URL.
     path
-        Path of an array, or of a group whose arrays with these dimensions are rechunked.
+        Path of an array, or of a group. In a group, all arrays with the given dimensions are rechunked.
     chunks
-        Chunk length per dimension. Other dimensions keep theirs.
+        Chunk length per dimension. Other dimensions keep their chunk length.
     shards
         Shard length per dimension. By default, the array has no shards.
     codec
-        Compressor of the new chunks. By default, the codecs do not change.
+        Compressor for the new chunks. By default, the codecs do not change.
     branch
         The branch to commit to.
     message
@@ -152,11 +152,11 @@ def rechunk(
     memory_bytes
         Memory that a task may use for data.
     dry_run
-        Report what would be done, without writing.
+        Only report what would be done, without writing.
     progress
-        Called with a label, the number of finished items and their total.
+        Called with a label, the number of finished items, and the total number of items.
     storage_options
-        Options of the storage if `repo` is a path or URL, such as `region`.
+        Storage options, such as `region`, if `repo` is a path or URL.
 
     Returns
     -------
@@ -166,7 +166,7 @@ def rechunk(
     Raises
     ------
     InvalidInputError
-        If there is no such array, or chunks or codec are invalid.
+        If the array does not exist, or the chunks or the codec are invalid.
     ConflictError
         If another writer changed the array.
     """

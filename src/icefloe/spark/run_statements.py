@@ -1,8 +1,8 @@
-"""Run SQL statements: changes of arrays in one commit, and listing, creating and dropping branches and tags.
+"""Run SQL statements that change arrays in one commit, or that list, create and drop branches and tags.
 
-Spark translates a statement to rows with the coordinates of a cell, the number of the clause that applies,
-and new values, and evaluates all expressions. The rows are shuffled by block, so that one task reads and
-writes each affected chunk. Other chunks are not read.
+A statement becomes a Spark query that evaluates all expressions. Each result row has the coordinates of a
+cell, the number of the clause that applies, and the new values. The rows are shuffled by block, so that
+exactly one task reads and writes each affected chunk. Other chunks are not read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Select = Callable[[str, Mapping[str, Any], Sessions], tuple[Any, list[TableReads]]]
-"""A function that plans a query over repositories, given open sessions, and returns what it reads."""
+"""A function that plans a query over repositories, given open sessions, and returns the DataFrame together
+with what it reads.
+"""
 _MATCHED_ROWS: Final = "icefloe_matched"
 _IS_MATCHED: Final = "__matched"
 _SUMMARY: Final = (
@@ -86,7 +88,7 @@ class WriteSettings:
     """The arguments of `icefloe.spark.sql` for SQL statements that change arrays."""
 
     append_dim: str | None = None
-    """The dimension that inserted rows may extend; None rejects rows outside of the grid."""
+    """The dimension that inserted rows may extend. If None, rows outside the grid are rejected."""
     message: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     app: str | None = None
@@ -100,7 +102,7 @@ def run_statement(
     settings: WriteSettings,
     select: Select,
 ) -> DataFrame:
-    """Run a SQL statement that changes arrays or refs, and return a data frame with its result."""
+    """Run a SQL statement that changes arrays or refs, and return its result as a DataFrame."""
     match statement:
         case DescribeHistory():
             parsed = parse_query(f"SELECT * FROM {statement.name}", repos).uses[0]
@@ -128,7 +130,7 @@ def _make_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) 
 
 
 def _name_table(use: TableUse, table: str) -> str:
-    """Return the name of a metadata table of the same repository and version."""
+    """Return the SQL name of a metadata table of the same repository and version."""
     if use.rest:
         raise InvalidInputError(
             f"only a repository has a history; write DESCRIBE HISTORY {use.repo}", kind=ErrorKind.NOT_ALLOWED
@@ -178,7 +180,7 @@ def _drop(repo: Repository, statement: DropRef) -> str | None:
 
 
 class _DataChange:
-    """The execution of a statement that changes an array table."""
+    """The execution of a statement that changes the arrays of one table."""
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class _DataChange:
                     return self._change(self._statement)
 
     def _select(self, query: str, frames: Mapping[str, Any] | None = None) -> Any:
-        """Plan a query, and record what it reads from the target's repository."""
+        """Plan a query, and record which chunks it reads from the target repository."""
         frame, reads = self._plan(query, {**self._repos, **(frames or {})}, self._opened)
         for each in reads:
             if each.scan is not None and each.scan.session is self._base:
@@ -240,8 +242,8 @@ class _DataChange:
         return frame
 
     def _record_reads(self, columns: Sequence[Column], indices: Sequence[Any]) -> None:
-        """Record the chunks that the statement reads: variables at the given indices, and whole
-        coordinates."""
+        """Record the chunks that the statement reads, for conflict detection: variables at the given indices,
+        and complete coordinates."""
         for column in columns:
             if column.array is None:
                 continue
@@ -255,7 +257,7 @@ class _DataChange:
             self._reads[column.array.path] = masks if known is not None else None
 
     def _find_table(self, names: Sequence[str]) -> ArrayTable:
-        """Find the table with the given columns in the group of the statement."""
+        """Find the table in the statement's group that has the given columns."""
         relation = resolve_relation(self._use, self._repos, self._opened)
         if not isinstance(relation, ArrayRelation):
             raise InvalidInputError(
@@ -346,7 +348,7 @@ class _DataChange:
     def _apply(
         self, statement: Merge, table: ArrayTable, clauses: list[Clause], reader: CellReader, joined: Any
     ) -> DataFrame:
-        """Choose the clause of each row, and write the changes."""
+        """Determine which MERGE clause applies to each row, and write the changes."""
         whens = [each for each in statement.clauses if each.rows != NOT_MATCHED_BY_SOURCE]
         left_out = [each for each in statement.clauses if each.rows == NOT_MATCHED_BY_SOURCE]
         rows = {MATCHED: _IS_MATCHED, NOT_MATCHED: f"NOT {_IS_MATCHED}"}
@@ -374,7 +376,7 @@ class _DataChange:
             return self._write(table, _union_rows(changes), [*clauses, *extra])
 
     def _find_target(self, table: ArrayTable) -> WriteTarget:
-        """Describe the existing grid of a table as a target."""
+        """Create the write target for the existing grid of a table."""
         variables = [column for column in table.variables if not column.numeric]
         if not variables:
             raise InvalidInputError(
@@ -392,8 +394,8 @@ class _DataChange:
         return prepare(session, table.group, schema, table.dims, keys, template, APPEND)
 
     def _attach(self, source: Any, reader: CellReader) -> Any:
-        """Add the matching cell, and the current values that the statement uses, to each row of the
-        source."""
+        """Join each source row with its matching cell, and with the current values that the statement
+        uses."""
         driver, target = VERSION, reader.target
         pickled = pickle.dumps((self._base, reader))
 
@@ -420,7 +422,7 @@ class _DataChange:
         return map_in_arrow(placed, attach, f"`{BLOCK}` bigint, `{CELL}` bigint, {given}, {current}")
 
     def _record_block_reads(self, table: ArrayTable, reader: CellReader, joined: Any) -> None:
-        """Record the chunks of the cells that match rows of the source."""
+        """Record reads of the chunks whose cells match source rows, for conflict detection."""
         blocks = [row[0] for row in joined.where(f"{CELL} >= 0").select(BLOCK).distinct().collect()]
         found = [np.zeros(size, np.bool_) for size in table.shape]
         for block in blocks:
@@ -431,7 +433,7 @@ class _DataChange:
     def _select_unmatched(
         self, statement: Merge, table: ArrayTable, clauses: list[Clause], first: int, joined: Any
     ) -> Any:
-        """Select the cells without a matching row in the source, with the clause that applies to each."""
+        """Select the cells that no source row matches, with the clause that applies to each."""
         types = {dim: to_spark_type(table.column(dim).arrow) for dim in table.dims}
         matched = joined.where(_IS_MATCHED).selectExpr(
             *(f"CAST({quote_name(KEY + dim)} AS {kind}) AS {quote_name(dim)}" for dim, kind in types.items())
@@ -456,7 +458,7 @@ class _DataChange:
     # Writing
 
     def _write(self, table: ArrayTable, frame: Any, clauses: Sequence[Clause]) -> DataFrame:
-        """Write rows with coordinates, a clause number and new values, and commit them."""
+        """Write rows that consist of coordinates, a clause number and new values, and commit them."""
         sets = tuple(frozenset(each.values) for each in clauses)
         frame = _cast_columns(frame, {name: table.column(name) for name in frame.columns if name != CLAUSE})
         inserts = any(each.kind == INSERTED for each in clauses)
@@ -483,7 +485,7 @@ class _DataChange:
         return self._summarize(commit, counts, kinds)
 
     def _check_on_grid(self, table: ArrayTable, keys: Mapping[str, Values]) -> None:
-        """Raise an error for coordinates that are neither on the grid nor extend the append dimension."""
+        """Raise an error if coordinates are off the grid and do not extend the append dimension."""
         target = self._find_target(table)
         for dim, lookup in zip(target.dims, target.lookups, strict=True):
             fresh = keys[dim][~lookup.find(keys[dim])[1]] if len(keys[dim]) else keys[dim]
@@ -510,7 +512,9 @@ def _name_statement(statement: DataChange) -> str:
 
 
 def _mark_chunks(edges: Any, indices: Any) -> Any:
-    """Return a mask of the chunks that contain the given indices of a dimension; all chunks for None."""
+    """Return a mask of the chunks along a dimension that contain the given indices. None selects all
+    chunks.
+    """
     if indices is None:
         return np.ones(len(edges) - 1, np.bool_)
     mask = np.zeros(len(edges) - 1, np.bool_)
@@ -523,7 +527,7 @@ def _no_keys(table: ArrayTable, schema: pa.Schema) -> dict[str, Values]:
 
 
 def _list_assigned(clauses: Sequence[MergeClause]) -> list[str]:
-    """List the columns that clauses set or insert. They determine the table."""
+    """List the columns that clauses set or insert. They determine which table of the group is the target."""
     return [
         assignment.column
         for each in clauses
@@ -532,7 +536,7 @@ def _list_assigned(clauses: Sequence[MergeClause]) -> list[str]:
 
 
 def _list_used(texts: Sequence[str], clauses: Sequence[Clause]) -> set[str]:
-    """List the columns of target and source that qualified expressions use."""
+    """List the target and source columns that qualified expressions use."""
     texts = [
         *texts,
         *(each.condition or "" for each in clauses),
@@ -544,7 +548,7 @@ def _list_used(texts: Sequence[str], clauses: Sequence[Clause]) -> set[str]:
 
 
 def _write_match(others: Sequence[str]) -> str:
-    """Write the SQL condition that a row of the source matches a cell."""
+    """Return the SQL condition under which a source row matches a cell."""
     conditions = " AND ".join([f"{CELL} >= 0", *(f"({each})" for each in others)])
     return f"coalesce({conditions}, false)"
 
@@ -556,7 +560,9 @@ def _list_fields(frame: Any) -> str:
 
 
 def _cast_columns(frame: Any, columns: Mapping[str, Column]) -> Any:
-    """Cast columns to the types of a table: untyped nulls, and times given as text or instants."""
+    """Cast DataFrame columns to the types of a table: untyped nulls, and times given as strings or
+    timestamps.
+    """
     casts = []
     for each in frame.schema.fields:
         column = columns.get(each.name)
@@ -573,7 +579,7 @@ def _cast_columns(frame: Any, columns: Mapping[str, Column]) -> Any:
 
 
 def _union_rows(frames: Sequence[Any]) -> Any:
-    """Combine rows with the same dimensions by UNION. Missing variables become null."""
+    """Union DataFrames that have the same dimensions. Missing variables become null."""
     whole, *rest = frames
     for each in rest:
         whole = whole.unionByName(each, allowMissingColumns=True)
@@ -582,7 +588,7 @@ def _union_rows(frames: Sequence[Any]) -> Any:
 
 @contextmanager
 def _cache_rows(frame: Any, wanted: bool) -> Iterator[None]:
-    """Cache the rows of a data frame that is used several times, so that every use sees the same rows."""
+    """Cache a DataFrame that is used several times, so that every use sees the same rows."""
     if not wanted:
         yield
         return

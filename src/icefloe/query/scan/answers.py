@@ -37,11 +37,11 @@ class _Variable:
     coding: Coding
     grid: BlockGrid
     filtered: FilteredChunks | None
-    """The result of evaluating this variable's filters on its statistics; None without filters."""
+    """The filters of this variable, evaluated on its chunk statistics; None without filters."""
 
     @property
     def counted(self) -> Mask:
-        """A mask of the chunks that have values and whose values all satisfy the filters."""
+        """A mask of the chunks that have non-missing values, all of which satisfy the filters."""
         if self.filtered is not None:
             return self.filtered.values
         return np.asarray(self.statistics.rows.nulls < self.statistics.cells, np.bool_)
@@ -49,14 +49,16 @@ class _Variable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockDecisions:
-    """The blocks of a scan to skip, and those to answer from statistics, over the grid of blocks."""
+    """Masks of the blocks to skip and of the blocks to compute from statistics, in the shape of the block
+    grid.
+    """
 
     skipped: Mask
     answered: Mask
     codes: tuple[NDArray[np.int64], ...]
     """The group of each span, per dimension; -1 if a span contains several groups."""
     cells: NDArray[np.int64]
-    """The number of cells that satisfy the filters, per answered block."""
+    """The number of cells that satisfy the filters in each block that is computed from statistics."""
     variables: Mapping[str, _Variable]
 
 
@@ -67,7 +69,7 @@ def decide_blocks(
     moments: Sequence[Moment],
     filters: Sequence[ValueFilter],
 ) -> BlockDecisions:
-    """Decide for each block of a scan whether it is skipped, answered from statistics, or read."""
+    """Decide for each block of a scan whether to skip it, compute it from statistics, or read it."""
     spans, shape = plan.edges, tuple(map(len, plan.edges))
     codes = tuple(_find_codes(axis, span) for axis, span in zip(axes, spans, strict=True))
     variables = _load_variables(statistics, plan, filters)
@@ -83,7 +85,7 @@ def decide_blocks(
         entire &= found.grid.reduce(found.filtered.entire, np.logical_and)
     known = _find_usable(variables, moments, shape)
     # If the filters and the moments concern one variable, missing values do not matter: a block can be
-    # answered if all of its non-missing values satisfy the filters, not only if all of its cells do.
+    # computed if all of its non-missing values satisfy the filters, not only if all of its cells do.
     if len(names) == 1 and {moment.variable for moment in moments} - {""} <= names & variables.keys():
         (only,) = (variables[name] for name in names & variables.keys())
         if only.filtered is not None:
@@ -127,7 +129,7 @@ def _multiply(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _find_usable(
     variables: Mapping[str, _Variable], moments: Sequence[Moment], shape: tuple[int, ...]
 ) -> Mask:
-    """Return a mask of the blocks whose statistics contain the required moments of all variables."""
+    """Return a mask of the blocks whose chunk statistics suffice to compute all requested moments."""
     masks = []
     for moment in moments:
         if not moment.variable:
@@ -139,7 +141,7 @@ def _find_usable(
         usable = found.statistics.known
         if moment.name in EXTREMES:
             usable = usable & meaning.has_extremes
-        elif moment.name != "count":  # chunks with infinities are read
+        elif moment.name != "count":  # chunks that contain infinities must be read
             usable = usable & meaning.has_sums & np.isfinite(rows.total) & np.isfinite(rows.m2)
         masks.append(found.grid.reduce(usable, np.logical_and))
     return combine_masks(masks, shape)
@@ -148,9 +150,7 @@ def _find_usable(
 def answer_moments(
     decision: BlockDecisions, moments: Sequence[Moment], shifts: Mapping[str, float]
 ) -> tuple[tuple[NDArray[np.int64], ...], dict[Moment, Values]]:
-    """Answer an aggregation from statistics: compute the moments per group for all blocks of a scan that do
-    not have to be read.
-    """
+    """Compute the moments of each group from chunk statistics, for all blocks that do not have to be read."""
     groups, reduce = _number_groups(decision)
     found: dict[Moment, Values] = {}
     for moment in moments:
@@ -162,12 +162,14 @@ def answer_moments(
 
 
 Reduce = Callable[[Values, Any], Values]
-"""A function that reduces values of answered blocks to one value per group with a numpy ufunc."""
+"""A function that reduces one value per block to one value per group with a numpy ufunc. Only blocks that are
+computed from statistics count.
+"""
 
 
 def _number_groups(decision: BlockDecisions) -> tuple[tuple[NDArray[np.int64], ...], Reduce]:
-    """Return the groups of the answered blocks per dimension, and a function that reduces values to
-    groups."""
+    """Return the groups of the blocks that are computed from statistics, and a function that reduces values
+    per block to values per group."""
     answered = decision.answered
     everything = bool(answered.all())
     counts = [int(code.max(initial=0)) + 1 for code in decision.codes]
@@ -216,7 +218,7 @@ def _answer(variable: _Variable, moment: Moment, shifts: Mapping[str, float], re
 
 
 def _answer_integers(variable: _Variable, moment: Moment, reduce: Reduce) -> Values:
-    """Sum 64-bit integers exactly, in three parts that cannot overflow."""
+    """Compute exact sums of 64-bit integers from statistics, in three parts that cannot overflow."""
     rows = variable.statistics.rows
     parts = (rows.low & _LOW, rows.low >> _HALF, rows.high)
     sums = []

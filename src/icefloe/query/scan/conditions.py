@@ -1,6 +1,6 @@
-"""Conditions on the values of one variable, evaluated per cell, or per chunk from its minimum and maximum.
+"""Conditions on the values of one variable. They are evaluated per cell, or per chunk from its min and max.
 
-A condition is a tree of comparisons and null tests. Negations are only in the leaves. Comparisons are false
+A condition is a tree of comparisons and null tests. Negations occur only in the leaves. Comparisons are false
 for missing values.
 """
 
@@ -26,19 +26,19 @@ OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The result of a condition for whole chunks, derived from their extremes: whether it may hold, and
-    whether it must hold.
+    """For each chunk, whether a condition may hold and whether it must hold, derived from the chunk's min and
+    max.
     """
 
     may: Mask
-    """True if the condition may hold for some value of the chunk."""
+    """True if the condition may hold for some value in the chunk."""
     must: Mask
-    """True if the condition holds for every value of the chunk."""
+    """True if the condition holds for every value in the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueComparison:
-    """A condition of a scan that compares the values of a variable with a constant."""
+    """A condition that compares the values of a variable with a constant."""
 
     word: str
     """The comparison operator, one of `OPERATIONS`."""
@@ -46,16 +46,16 @@ class ValueComparison:
 
     @property
     def holds_for_null(self) -> bool:
-        """False: the condition of a comparison never holds for missing values."""
+        """False, because a comparison never holds for missing values."""
         return False
 
     def holds(self, values: Values, missing: Mask | None) -> Mask:
-        """Return a mask of the cells for which the condition of a comparison holds."""
+        """Return a mask of the cells for which the comparison holds."""
         found = self._compare(values)
         return found if missing is None else found & ~missing
 
     def bound(self, low: Values, high: Values) -> Bounds:
-        """Evaluate the condition of a comparison for whole chunks, given their extremes."""
+        """Evaluate the comparison for whole chunks, given the min and max of each."""
         match self.word:
             case ">" | ">=":
                 return Bounds(self._compare(high), self._compare(low))
@@ -76,48 +76,46 @@ class ValueComparison:
 
 @dataclass(frozen=True, slots=True)
 class NullTest:
-    """The condition `IS NULL` or `IS NOT NULL` of a scan on a variable."""
+    """An `IS NULL` or `IS NOT NULL` condition on a variable."""
 
     wanted: bool
     """True for `IS NULL`."""
 
     @property
     def holds_for_null(self) -> bool:
-        """True for the condition `IS NULL`, which holds for missing values."""
+        """True for `IS NULL`, which holds for missing values."""
         return self.wanted
 
     def holds(self, values: Values, missing: Mask | None) -> Mask:
-        """Return a mask of the cells for which the condition `IS NULL` or `IS NOT NULL` holds."""
+        """Return a mask of the cells for which `IS NULL` or `IS NOT NULL` holds."""
         found = np.zeros(values.shape, np.bool_) if missing is None else missing
         return found if self.wanted else ~found
 
     def bound(self, low: Values, high: Values) -> Bounds:
-        """Evaluate the condition `IS NULL` or `IS NOT NULL` for the values of whole chunks that are not
-        missing.
-        """
+        """Evaluate `IS NULL` or `IS NOT NULL` for the non-missing values of whole chunks."""
         found = np.full(low.shape, not self.wanted)
         return Bounds(found, found)
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Several conditions of a scan on a variable, combined with AND or OR."""
+    """Several conditions on one variable, combined with AND or OR."""
 
     parts: tuple[ValueCondition, ...]
     all: bool
 
     @property
     def holds_for_null(self) -> bool:
-        """True if the combined conditions hold for a missing value."""
+        """True if the combined condition holds for missing values."""
         found = [part.holds_for_null for part in self.parts]
         return all(found) if self.all else any(found)
 
     def holds(self, values: Values, missing: Mask | None) -> Mask:
-        """Return a mask of the cells for which the combined conditions hold."""
+        """Return a mask of the cells for which the combined condition holds."""
         return self._combine([part.holds(values, missing) for part in self.parts])
 
     def bound(self, low: Values, high: Values) -> Bounds:
-        """Evaluate combined conditions for whole chunks, given their extremes."""
+        """Evaluate the combined condition for whole chunks, given the min and max of each."""
         found = [part.bound(low, high) for part in self.parts]
         return Bounds(
             self._combine([each.may for each in found]), self._combine([each.must for each in found])
@@ -133,7 +131,7 @@ ValueCondition: TypeAlias = ValueComparison | NullTest | Combination
 
 @dataclass(frozen=True, slots=True)
 class ValueFilter:
-    """A filter of a scan: a condition on the values of one variable."""
+    """A scan filter: a condition on the values of one variable."""
 
     variable: str
     condition: ValueCondition

@@ -1,8 +1,10 @@
-"""Decide from chunk statistics which blocks of a scan are skipped, answered without reading, or read.
+"""Decide from chunk statistics which blocks of a scan to skip, which to compute without reading, and which to
+read.
 
-Blocks are bounded by chunk borders that all variables share, so each contains whole chunks of each variable.
-A block is answered from statistics if it is selected completely, belongs to one group, and the statistics
-determine which cells of each chunk satisfy the conditions: all, none, or all that are not missing.
+Block boundaries are chunk boundaries that all variables share, so a block contains whole chunks of each
+variable. A block is computed from statistics if it is selected completely and belongs to a single group, and
+if the statistics determine which cells of each chunk satisfy the conditions: all, none, or all that are not
+missing.
 """
 
 from __future__ import annotations
@@ -21,22 +23,22 @@ from icefloe.query.schema import Column
 from icefloe.session import Session
 
 Spans = Sequence[NDArray[np.int64]]
-"""The borders of the blocks along each dimension of a table, each of shape (n, 2)."""
+"""The start and stop of each block along each dimension of a table, as arrays of shape (n, 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCounts:
-    """The number of chunks that a scan skips, answers from statistics, and reads."""
+    """The numbers of chunks that a scan skips, computes from statistics, and reads."""
 
     chunks: int = 0
     """The number of chunks of the scanned variables in the whole table."""
     answered: int = 0
-    """The number of chunks whose statistics are used instead of their values."""
+    """The number of chunks whose statistics are used instead of reading them."""
     read: int = 0
 
     @property
     def skipped(self) -> int:
-        """The number of chunks that a scan neither reads nor answers from statistics."""
+        """The number of chunks that a scan neither reads nor computes from statistics."""
         return self.chunks - self.answered - self.read
 
     def __str__(self) -> str:
@@ -47,13 +49,13 @@ class ChunkCounts:
 
 @dataclass(slots=True)
 class TableStatistics:
-    """The chunk statistics for data skipping of a table's variables, loaded on first use."""
+    """The chunk statistics of a table's variables, loaded on first use."""
 
     session: Session
     loaded: dict[str, ChunkStatistics | None] = field(default_factory=dict)
 
     def get(self, column: Column) -> ChunkStatistics | None:
-        """Return the chunk statistics of a variable, or None if there are none."""
+        """Return the chunk statistics of a variable, or None if it has none."""
         if column.array is None:
             return None
         path = column.array.path
@@ -62,7 +64,7 @@ class TableStatistics:
         return self.loaded[path]
 
     def estimate_middle(self, column: Column) -> float | None:
-        """Estimate the middle of a variable's values from its chunk statistics, or return None without
+        """Estimate the center of a variable's values as the median of its chunk means. Return None without
         statistics.
         """
         found = self.get(column)
@@ -74,7 +76,9 @@ class TableStatistics:
 
 
 def _without_far_times(found: ChunkStatistics | None, coding: Coding | None) -> ChunkStatistics | None:
-    """Drop the statistics of chunks with times that no timestamp can represent. Reading them is an error."""
+    """Drop the statistics of chunks that contain times outside the timestamp range. Reading these chunks is
+    an error.
+    """
     if found is None or coding is None or not found.meaning.has_extremes or found.meaning.has_sums:
         return found
     ends = (found.rows.minimum, found.rows.maximum)
@@ -82,7 +86,7 @@ def _without_far_times(found: ChunkStatistics | None, coding: Coding | None) -> 
 
 
 class BlockGrid:
-    """The relation between the chunks of one variable and the blocks of a scan, for data skipping."""
+    """The mapping between the chunks of one variable and the blocks of a scan."""
 
     def __init__(self, column: Column, spans: Spans) -> None:
         if column.array is None:
@@ -105,7 +109,7 @@ class BlockGrid:
             len(rows) == count and (rows[-1:] == count - 1).all()
             for rows, count in zip(self._rows, self._counts, strict=True)
         )
-        """True if all chunks of the variable are in blocks."""
+        """True if the blocks contain all chunks of the variable."""
 
     @property
     def chunks(self) -> NDArray[np.int64]:
@@ -116,7 +120,7 @@ class BlockGrid:
         return np.asarray(found)
 
     def reduce(self, values: Values, operation: Any) -> Values:
-        """Reduce values per chunk, in the order of the chunk grid, to one value per block of a scan."""
+        """Reduce one value per chunk, in chunk grid order, to one value per block."""
         found = values.reshape(self._counts)
         if not self._is_whole:
             found = found[np.ix_(*self._rows)]
@@ -129,12 +133,14 @@ class BlockGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredChunks:
-    """The result of data skipping: a filter evaluated on chunk statistics, one entry per chunk."""
+    """A filter evaluated on chunk statistics, with one entry per chunk."""
 
     never: Mask
     """True if no cell of the chunk satisfies the condition."""
     settled: Mask
-    """True if the statistics determine which cells satisfy the condition: all values do, or none."""
+    """True if the statistics determine which cells satisfy the condition: either all non-missing values or
+    none.
+    """
     entire: Mask
     """True if every cell of the chunk satisfies the condition."""
     values: Mask
@@ -146,7 +152,7 @@ class FilteredChunks:
 def filter_chunks(found: ChunkStatistics, coding: Coding, filters: Sequence[ValueFilter]) -> FilteredChunks:
     """Evaluate the filters of one variable on its chunk statistics.
 
-    Chunks without statistics are read.
+    Chunks without statistics have to be read.
     """
     values = found.cells - found.rows.nulls
     may, must = np.ones(len(values), np.bool_), np.ones(len(values), np.bool_)
@@ -164,7 +170,7 @@ def filter_chunks(found: ChunkStatistics, coding: Coding, filters: Sequence[Valu
 
 
 def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Values]:
-    """Decode the minimum and the maximum of each chunk, in ascending order."""
+    """Decode the min and max of each chunk from its statistics. The smaller value comes first."""
     ordered = is_number(coding.arrow) or coding.arrow == TIMESTAMP
     if not found.meaning.has_extremes or not ordered:
         nothing = np.full(len(found.cells), np.nan)
@@ -176,7 +182,7 @@ def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Val
 
 
 def count_chunks(columns: Sequence[Column]) -> int:
-    """Count the chunks of the given variables of a scan."""
+    """Count all chunks of the given variables."""
     arrays = {column.array.path: column.array for column in columns if column.array is not None}
     return sum(
         int(np.prod([len(edges) - 1 for edges in array.edges], dtype=np.int64)) for array in arrays.values()
@@ -184,7 +190,7 @@ def count_chunks(columns: Sequence[Column]) -> int:
 
 
 def combine_masks(masks: Sequence[Mask], shape: tuple[int, ...]) -> Mask:
-    """Return a mask of the chunks or blocks to skip in a scan: those for which all given masks are true."""
+    """Combine masks of chunks or blocks with AND. Without masks, the result is all true."""
     found = np.ones(shape, np.bool_)
     for mask in masks:
         found &= mask
@@ -192,7 +198,7 @@ def combine_masks(masks: Sequence[Mask], shape: tuple[int, ...]) -> Mask:
 
 
 def group_filters(filters: Sequence[ValueFilter]) -> Mapping[str, list[ValueFilter]]:
-    """Group the filters of a scan by the name of their variable."""
+    """Group scan filters by variable name."""
     found: dict[str, list[ValueFilter]] = {}
     for each in filters:
         found.setdefault(each.variable, []).append(each)
@@ -205,7 +211,7 @@ def find_skipped(
     filters: Sequence[ValueFilter],
     find_column: Callable[[str], Column],
 ) -> Mask:
-    """Return a mask of the blocks that a scan skips, because no cell in them satisfies all filters."""
+    """Return a mask of the blocks that a scan can skip because none of their cells satisfies all filters."""
     skipped = np.zeros(tuple(map(len, spans)), np.bool_)
     for name, mine in group_filters(filters).items():
         column = find_column(name)

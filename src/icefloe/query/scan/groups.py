@@ -1,4 +1,4 @@
-"""Group cells for GROUP BY: compute a group number for each index of each dimension.
+"""Group cells for GROUP BY: compute a group number for each index along each dimension.
 
 Rows are grouped by one-dimensional coordinates, or by date parts such as the month.
 """
@@ -25,19 +25,19 @@ _TERM: Final = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
 
 @dataclass(frozen=True, slots=True)
 class GroupTerm:
-    """A term of GROUP BY, with its value for each index of one dimension in the scan."""
+    """A GROUP BY term, with its value at each index along one dimension."""
 
     name: str
     axis: int
     arrow: pa.DataType
     values: Values
-    """One value per index of the dimension, or per group in a key."""
+    """One value per index along the dimension. In a result key, one value per group."""
     missing: Mask | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedAxis:
-    """The groups of GROUP BY along one dimension of a scan."""
+    """The GROUP BY groups along one dimension of a scan."""
 
     codes: NDArray[np.int64]
     """The group number of each index; -1 if the index is not selected."""
@@ -46,17 +46,17 @@ class GroupedAxis:
 
     @property
     def groups(self) -> int:
-        """The number of groups along one dimension of a scan."""
+        """The number of groups along the dimension."""
         return len(self.firsts)
 
     def key(self, term: GroupTerm) -> GroupTerm:
-        """Return a term of GROUP BY with its value for each group of a scan."""
+        """Return a GROUP BY term with one value per group instead of one per index."""
         missing = None if term.missing is None else term.missing[self.firsts]
         return replace(term, values=term.values[self.firsts], missing=missing)
 
 
 def parse_term(coordinates: Coordinates, text: str) -> GroupTerm:
-    """Parse a term of GROUP BY: the name of a coordinate, or a date part such as `month(time)`."""
+    """Parse a GROUP BY term: a coordinate name, or a date part such as `month(time)`."""
     match = _TERM.fullmatch(text)
     column = coordinates.find(match[2] if match else text)
     values, missing = coordinates.values(column)
@@ -108,7 +108,7 @@ def _number_groups(
 
 
 def extract_part(function: str, times: Values) -> NDArray[np.int64]:
-    """Return a date part of times for GROUP BY, such as the month; 0 for missing times."""
+    """Extract a date part, such as the month, from times. Missing times become 0."""
     found = pc.call_function(DATE_PARTS[function], [wrap_numbers(times, TIMESTAMP)])
     numbers, missing = unwrap_numbers(found)
     return numbers if missing is None else np.where(missing, 0, numbers)
@@ -125,4 +125,4 @@ DATE_PARTS: Final[Mapping[str, str]] = {
     "hour": "hour",
     "minute": "minute",
 }
-"""Functions of Spark SQL that return a part of a time, with their names in pyarrow."""
+"""The Spark SQL functions that extract a date part, with the corresponding pyarrow functions."""

@@ -1,5 +1,5 @@
-"""Moments of groups of cells, from which aggregates are computed: counts, sums, minima, maxima and sums of
-squares."""
+"""Moments of cell groups, such as counts, sums, minima, maxima and sums of squares. Aggregates are computed
+from moments."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The moments that each aggregate function needs."""
 CELLS: Final = ".cells"
-"""The column with the number of cells per group, including cells with missing values."""
+"""The name of the column that holds the number of cells per group, including cells with missing values."""
 EXTREMES: Final = ("min", "max")
 ROUNDING: Final = 2e-15
-"""The relative size below which a difference of sums of squares is a rounding error and counts as zero."""
+"""The relative threshold below which a difference of sums of squares is treated as a rounding error, that is,
+as zero.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,12 @@ class Moment:
 
     @property
     def column(self) -> str:
-        """The name of the result column with the moment of a variable per group."""
+        """The name of the result column that holds the moment."""
         return f"{self.variable}.{self.name}"
 
 
 def make_moment(name: str, column: Column | None) -> Moment:
-    """Create a moment of a variable, such as its sum per group, with the type of Spark's aggregate."""
+    """Create a moment of a variable, such as its sum, with the same type as Spark's aggregate."""
     if column is None or name == "count":
         return Moment("" if column is None else column.name, name, pa.int64())
     if name in EXTREMES:
@@ -62,17 +64,15 @@ WIDE_SUM: Final = pa.decimal128(38, 0)
 
 
 def is_wide(arrow: pa.DataType) -> bool:
-    """Return whether sums, as moments of groups, may exceed 64 bits for values of this type."""
+    """Return True if sums of values of this Arrow type may exceed 64 bits."""
     return bool(pa.types.is_integer(arrow) and arrow.bit_width == 64)
 
 
 def get_neutral(dtype: np.dtype[Any], moment: str) -> Any:
-    """Return the neutral element of the moments minimum and maximum: a value that every other value
-    replaces.
-    """
+    """Return the neutral element of a min or max reduction, which any other value replaces."""
     if dtype.kind == "f":
         return dtype.type(np.inf if moment == "min" else -np.inf)
-    if dtype.kind == "M":  # the smallest integer means that a time is missing
+    if dtype.kind == "M":  # the smallest integer is NaT
         return np.datetime64(np.iinfo(np.int64).max if moment == "min" else np.iinfo(np.int64).min + 1, "us")
     limits = np.iinfo(dtype)
     return dtype.type(limits.max if moment == "min" else limits.min)

@@ -1,6 +1,6 @@
 """Plan a scan: select rows and columns of a table, and divide its chunks among tasks.
 
-A partition is a sequence of blocks. Blocks are bounded by chunk borders that all variables share.
+A partition is a sequence of blocks. Block boundaries are chunk boundaries that all variables share.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TableScan:
 
     session: Session
     table: ArrayTable
-    """The table with the selected columns."""
+    """The schema of the selected columns."""
     coordinates: Coordinates
     """The coordinate values of the whole table."""
     selection: Selection
@@ -47,9 +47,9 @@ class TableScan:
     partition_bytes: int = PARTITION_BYTES
     batch_rows: int = BATCH_ROWS
     statistics: TableStatistics | None = None
-    """The chunk statistics; None if they are not used."""
+    """The chunk statistics; None if the scan does not use statistics."""
     filters: tuple[ValueFilter, ...] = ()
-    """Conditions on variables. The scan returns all rows that satisfy them, and may return other rows."""
+    """Conditions on variables. The scan returns all rows that satisfy them, and possibly other rows."""
 
     def sel(self, indexers: Mapping[str, Any] | None = None, **labels: Any) -> Self:
         """Restrict a scan to the cells with the given coordinate labels, like xarray's `sel`.
@@ -79,7 +79,7 @@ class TableScan:
         Parameters
         ----------
         *names
-            Names of columns, or lists of names, in the order of the result.
+            Column names, or lists of names, in the desired order.
         """
         flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
         return replace(self, table=self.table.select_columns(flat))
@@ -97,11 +97,11 @@ class TableScan:
 
     @property
     def title(self) -> str:
-        """A title of the planned scan for Spark's web UI: repository, version and arrays."""
+        """A title for the scan in Spark's web UI: repository, version and arrays."""
         return self.title_of(column.name for column in self.table.variables)
 
     def title_of(self, variables: Iterable[str]) -> str:
-        """Return a title of the planned scan for Spark's web UI with the given variables."""
+        """Return a title for the scan in Spark's web UI that names the given variables."""
         prefix = self.table.group.rstrip("/") + "/"
         arrays = ", ".join(prefix + name for name in variables)
         return f"{self.location} @ {self.session.snapshot_id}: {arrays or self.table.group}"
@@ -117,14 +117,12 @@ def scan_table(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a scan's plan: a range of one dimension between two chunk borders, and the selected indices
-    in it.
-    """
+    """A range of one dimension between two chunk boundaries, and the selected indices in it."""
 
     start: int
     stop: int
     wanted: Indices | None
-    """The selected indices; None if the whole span is selected."""
+    """The selected indices, relative to the dimension; None if the whole span is selected."""
 
     @property
     def count(self) -> int:
@@ -139,24 +137,28 @@ Block = tuple[Span, ...]
 class ScanPlan:
     """The plan of a scan: the blocks to read, divided into partitions.
 
-    Blocks are numbered along `order`, with its last dimension fastest. A block contains whole chunks of every
-    variable: no chunk is in two blocks.
+    Blocks are numbered with the dimensions in `order`, the last varying fastest. A block contains whole
+    chunks of every variable, so no chunk belongs to two blocks.
     """
 
     table: ArrayTable
     selection: Selection
     edges: tuple[NDArray[np.int64], ...]
-    """The borders of the spans with selected indices, per dimension, as arrays of shape (n, 2)."""
+    """The start and stop of each span that contains selected indices, per dimension, as arrays of shape (n,
+    2).
+    """
     order: tuple[int, ...]
     """The dimensions in the order in which blocks are numbered."""
     starts: NDArray[np.int64]
-    """The first block of each partition, followed by the number of blocks. If `kept` is set, these are
+    """The first block of each partition, followed by the total number of blocks. If `kept` is set, these are
     positions in `kept`."""
     kept: NDArray[np.int64] | None = None
     """The numbers of the blocks to read, in ascending order; None to read all blocks."""
 
     def __reduce__(self) -> Any:
-        """Pickle the borders as compressed differences, because every task receives the plan."""
+        """Pickle the plan with its boundaries as compressed differences, because every task receives a
+        copy.
+        """
         return _restore_plan, (
             _drop_edges(self.table),
             *map(_pack, (self.edges, self.selection.indices)),
@@ -182,7 +184,7 @@ class ScanPlan:
         return tuple(self.make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
 
     def keep(self, wanted: NDArray[np.bool_]) -> ScanPlan:
-        """Return the plan of a scan with some of its blocks, given as a mask over the grid of blocks.
+        """Return a plan with only some of the blocks, given as a mask over the block grid.
 
         Each block stays in its partition. Empty partitions are removed.
         """
@@ -195,7 +197,7 @@ class ScanPlan:
         return replace(self, starts=starts if len(kept) else np.zeros(1, np.int64), kept=kept)
 
     def count_chunks(self, answered: NDArray[np.bool_] | None = None) -> ChunkCounts:
-        """Count the chunks that a scan reads, skips, and answers from statistics."""
+        """Count the chunks that the scan reads, skips, and computes from statistics."""
         table, shape = self.table, tuple(map(len, self.edges))
         total = count_chunks(table.variables)
         if not total or not all(shape):
@@ -210,7 +212,7 @@ class ScanPlan:
         return ChunkCounts(total, found, read)
 
     def make_span(self, axis: int, place: int) -> Span:
-        """Return a span of a dimension by number, with the selected indices in it."""
+        """Return a span along a dimension by number, with its selected indices."""
         start, stop = map(int, self.edges[axis][place])
         wanted = self.selection.indices[axis]
         if wanted is None:
@@ -261,7 +263,7 @@ def _find_borders(table: ArrayTable) -> list[NDArray[np.int64]]:
 
 
 def _find_spans(borders: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
-    """Return the spans between borders that contain selected indices, of shape (n, 2)."""
+    """Return the spans between boundaries that contain selected indices, as an array of shape (n, 2)."""
     spans = np.stack([borders[:-1], borders[1:]], axis=1)
     if wanted is None:
         return spans[spans[:, 1] > spans[:, 0]]
@@ -282,13 +284,13 @@ def _cut_partitions(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     before = np.cumsum(rows) - rows
     total = int(before[-1] + rows[-1])
     count = max(-(-total // most), 1)
-    even = -(-total // count)  # partitions of equal size, without a small last one
+    even = -(-total // count)  # partitions of equal size, so that the last one is not small
     starts = np.unique(np.searchsorted(before, np.arange(0, total, max(even, 1))))
     return np.append(starts[starts < len(rows)], len(rows)).astype(np.int64)
 
 
 def estimate_width(arrow: pa.DataType) -> int:
-    """Estimate the number of bytes per value of an Arrow type, to plan a scan."""
+    """Estimate the number of bytes per value of an Arrow type."""
     try:
         return max(int(arrow.bit_width) // 8, 1)
     except ValueError:  # text has no fixed width
@@ -328,7 +330,7 @@ def _unpack(packed: Packed) -> list[NDArray[np.int64] | None]:
 
 
 def _drop_edges(table: ArrayTable) -> ArrayTable:
-    """Return the table without the chunk borders of its arrays, which tasks do not need."""
+    """Return the table schema without chunk boundaries, which tasks do not need."""
     return replace(
         table,
         columns=tuple(

@@ -18,9 +18,9 @@ from icefloe.query.schema import Column, Role
 from icefloe.session import Session
 
 _BLOCKS_AHEAD: Final = 4
-"""The number of blocks to fetch in advance."""
+"""The number of blocks to prefetch."""
 _KEPT_BYTES: Final = 2**27
-"""The maximum size of coordinates that are read once for all blocks of a task."""
+"""The maximum size of the coordinates that a task reads once and keeps for all of its blocks."""
 
 
 def read_partition(
@@ -32,9 +32,9 @@ def read_partition(
 
 
 def read_blocks(session: Session, plan: ScanPlan, partition: int) -> Iterator[tuple[Block, list[Values]]]:
-    """Read the stored values of all columns of a scan in each block of a partition.
+    """Read the stored values of all columns, block by block, for one partition of a scan.
 
-    Each array has all dimensions of the table, with length 1 along dimensions that its column lacks.
+    Each returned array has all dimensions of the table, with length 1 along dimensions that its column lacks.
     """
     arrays = TableArrays(session, plan)
     with ThreadPoolExecutor(_BLOCKS_AHEAD, "icefloe-blocks") as pool:
@@ -50,7 +50,7 @@ def read_blocks(session: Session, plan: ScanPlan, partition: int) -> Iterator[tu
 
 
 class TableArrays:
-    """The opened arrays of a table, from which a scan reads its columns."""
+    """The open arrays behind the columns of a table."""
 
     def __init__(self, session: Session, plan: ScanPlan) -> None:
         import zarr
@@ -86,7 +86,9 @@ class TableArrays:
         return self._arrange(found[path], column)
 
     def _arrange(self, values: Values, column: Column) -> Values:
-        """Arrange the values of a column along the dimensions of the table."""
+        """Transpose the values of a column to the dimension order of the table, adding length-1
+        dimensions.
+        """
         order = sorted(range(len(column.axes)), key=column.axes.__getitem__)
         values = values.transpose(order) if values.ndim else values
         here = dict(zip(sorted(column.axes), values.shape, strict=True))
@@ -105,7 +107,9 @@ def _list_indices(span: Span) -> NDArray[np.int64]:
 
 
 def _to_selector(span: Span) -> slice | NDArray[np.int64]:
-    """Return the selected part of a span: a slice if it is contiguous, otherwise indices."""
+    """Convert the selection of a span to an indexer: a slice if it is contiguous, otherwise an index
+    array.
+    """
     wanted = span.wanted
     if wanted is None:
         return slice(span.start, span.stop)
@@ -114,7 +118,9 @@ def _to_selector(span: Span) -> slice | NDArray[np.int64]:
 
 
 def fetch_spans(array: Any, spans: Sequence[Span]) -> Values:
-    """Read the selected parts of spans from an array for a scan, without fetching other chunks."""
+    """Read the selected cells of the given spans from an array, fetching only the chunks that contain
+    them.
+    """
     selectors = tuple(_to_selector(span) for span in spans)
     if all(isinstance(each, slice) for each in selectors):
         return np.asarray(array[selectors])
@@ -132,7 +138,7 @@ def take_spans(whole: Values, spans: Sequence[Span]) -> Values:
 def make_batches(
     plan: ScanPlan, block: Block, values: Sequence[Values], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Convert the values of a block to Arrow record batches with a limited number of rows."""
+    """Convert the values of a block to Arrow record batches with at most the given number of rows."""
     schema = plan.table.schema
     shape = tuple(span.count for span in block)
     known: dict[tuple[Any, ...], pa.Array] = {}
@@ -154,7 +160,7 @@ def make_batches(
 
 
 def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]:
-    """Divide a block into parts of consecutive rows, with at most the given number of rows each if
+    """Divide a block into runs of consecutive rows, each with at most the given number of rows if
     possible."""
     after = 1
     steps = []
@@ -171,7 +177,7 @@ def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]
 
 
 def _repeat(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
-    """Repeat the values of a coordinate for each row of a part."""
+    """Broadcast the values of a column to the rows of a part of a block."""
     if column.coding is not None and not column.numeric and part.size < 1024:
         # Converting text is expensive, so each value is converted once and the result repeated.
         once = _make_column(column, part.reshape(-1))

@@ -1,7 +1,7 @@
-"""Aggregate arrays with numpy: tasks reduce chunks, and only the results become rows.
+"""Aggregate arrays with numpy: tasks reduce chunks, and only the results are converted to rows.
 
-A task computes moments (counts, sums, extremes, sums of squares) of its groups of cells. The groups of a
-block form a grid, so a block is reduced along one dimension after another.
+A task computes moments (counts, sums, minima, maxima, sums of squares) of its groups of cells. The groups of
+a block form a grid, so a block is reduced along one dimension after another.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from icefloe.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result column of an aggregation, which reduces the cells of a scan to moments."""
+    """A result column of an aggregation: an aggregate function applied to a variable."""
 
     name: str
     variable: str
@@ -51,7 +51,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """The plan of an aggregation that reduces the cells of a scan: groups, moments and partitions."""
+    """The plan of an aggregation over a scan: groups, moments and partitions."""
 
     plan: ScanPlan
     axes: tuple[GroupedAxis, ...]
@@ -59,44 +59,44 @@ class Aggregation:
     moments: tuple[Moment, ...]
     results: tuple[Result, ...]
     whole: bool
-    """True if no group spans two partitions. The results of each task are then final."""
+    """True if no group spans two partitions. The results of each task are then final and need no merging."""
     shifts: Mapping[str, float]
     """A value near the mean of each variable. It is subtracted before squaring, to preserve precision."""
     filters: tuple[ValueFilter, ...] = ()
-    """Conditions on variables. Other cells are ignored."""
+    """Conditions on variables. Cells that do not satisfy them are ignored."""
     answers: Mapping[Moment, Values] | None = None
-    """The moments of all blocks that are answered from statistics, with one value per group; None without
-    such blocks."""
+    """The moments of all blocks that are computed from statistics, with one value per group; None if there
+    are no such blocks."""
     answered_groups: tuple[NDArray[np.int64], ...] = ()
     """The groups of `answers`, per dimension."""
     counts: ChunkCounts = field(default_factory=ChunkCounts)
-    """The number of chunks that are skipped, answered from statistics, and read."""
+    """The numbers of chunks that are skipped, computed from statistics, and read."""
 
     @property
     def tasks(self) -> int:
-        """The number of tasks of an aggregation: one per partition, and one more if statistics answer some
-        blocks.
+        """The number of tasks: one per partition, and one more if some blocks are computed from
+        statistics.
         """
         return self.plan.partitions + (self.answers is not None)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the final result of an aggregation."""
+        """The Arrow schema of the final result."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((result.name, result.arrow) for result in self.results)])
 
     @property
     def partial_schema(self) -> pa.Schema:
-        """The columns of the moments that tasks return if partitions share groups."""
+        """The Arrow schema of the partial results (moments) that tasks return if partitions share groups."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((moment.column, moment.arrow) for moment in self.moments)])
 
     @property
     def estimated_rows(self) -> int:
-        """The estimated number of rows that all tasks of an aggregation return: the sum of the groups of each
-        block.
+        """The estimated number of rows that all tasks return, which is the sum of the group counts of all
+        blocks.
 
-        The real number is smaller if blocks of a task share groups, and larger if its blocks do not form a
+        The actual number is smaller if blocks of a task share groups, and larger if its blocks do not form a
         box.
         """
         found = 1
@@ -110,7 +110,7 @@ class Aggregation:
 def plan_aggregation(
     scan: TableScan, by: Sequence[str], results: Mapping[str, Any], slots: int = 8
 ) -> Aggregation:
-    """Plan how to reduce the cells of a scan to aggregates.
+    """Plan an aggregation of the cells of a scan.
 
     `slots` is the number of tasks that run at the same time.
     """
@@ -133,7 +133,8 @@ def plan_moments(
     slots: int = 8,
     results: tuple[Result, ...] = (),
 ) -> Aggregation:
-    """Plan how to reduce the cells of a scan to moments of groups. Without `results`, tasks return moments.
+    """Plan the reduction of the cells of a scan to moments per group. Without `results`, tasks return the
+    moments themselves.
 
     The cells of a group have equal values of all `terms`. The keys of a group are the values of the `shown`
     terms at its first cell. Cells that do not satisfy the filters of the scan are ignored.
@@ -150,7 +151,9 @@ def plan_moments(
 
 
 def _use_statistics(scan: TableScan, aggregation: Aggregation) -> Aggregation:
-    """Remove the blocks from a plan that statistics can answer, or in which no cell satisfies the filters."""
+    """Remove blocks from the plan that can be computed from statistics, or in which no cell satisfies the
+    filters.
+    """
     plan, statistics = aggregation.plan, scan.statistics
     columns = {column.name: column for column in plan.table.columns}
     squared = {moment.variable for moment in aggregation.moments if moment.name == "squares"}
@@ -213,8 +216,8 @@ def _plan_blocks(
 
     A dimension is *apart* if no group spans two of its blocks. If the dimensions that are apart vary slowest,
     the blocks between two of their indices form a box of whole groups. Partitions of whole boxes need no
-    combination of partial results. If there are fewer boxes than slots, partitions share groups instead, and
-    Spark combines their moments.
+    combination of partial results. If there are fewer boxes than task slots, partitions share groups instead,
+    and Spark merges their moments.
     """
     if not table.columns:  # no variables: cells are only counted
         spans = tuple(np.array([[0, size]][: min(size, 1)], np.int64).reshape(-1, 2) for size in table.shape)
@@ -244,7 +247,7 @@ _CELLS_PER_GROUP: Final = 128
 
 
 def _is_apart(axis: GroupedAxis, edges: NDArray[np.int64]) -> bool:
-    """Return whether no group of a dimension spans two blocks."""
+    """Return True if no group along a dimension spans two blocks."""
     if axis.groups < 2:
         return len(edges) < 2
     wanted = np.flatnonzero(axis.codes >= 0)
@@ -256,11 +259,11 @@ def _is_apart(axis: GroupedAxis, edges: NDArray[np.int64]) -> bool:
 
 
 _SAMPLE: Final = 100_000
-"""The number of values from which the middle of a variable is estimated."""
+"""The sample size for estimating the median of a variable."""
 
 
 def _estimate_middles(session: Session, made: ScanPlan, variables: set[str]) -> dict[str, float]:
-    """Estimate the middle of the values of each variable from the first block."""
+    """Estimate the median of each variable from its first block."""
     if not variables or not made.partitions:
         return {}
     narrow = made.table.select_columns(variables)
@@ -279,7 +282,7 @@ def _estimate_middles(session: Session, made: ScanPlan, variables: set[str]) -> 
 
 
 def reduce_partition(session: Session, aggregation: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
-    """Reduce one partition to final results, or to moments that are combined later."""
+    """Reduce one partition to final results, or to moments that are merged later."""
     if partition == aggregation.plan.partitions:
         yield _make_answers(aggregation)
         return
@@ -302,7 +305,7 @@ def reduce_partition(session: Session, aggregation: Aggregation, partition: int)
 
 
 def _make_answers(aggregation: Aggregation) -> pa.RecordBatch:
-    """Return the result rows of groups that are answered from statistics."""
+    """Return the result rows of the groups that are computed from statistics."""
     keys = []
     for key in aggregation.keys:
         groups = aggregation.answered_groups[key.axis]
@@ -313,7 +316,7 @@ def _make_answers(aggregation: Aggregation) -> pa.RecordBatch:
 
 
 def _make_moments(moments: Mapping[Moment, Values]) -> list[pa.Array]:
-    """Convert moments to Arrow arrays. Sums and extremes of groups without values become null."""
+    """Convert moments to Arrow arrays. The sums, minima and maxima of groups without values become null."""
     counts = {moment.variable: values for moment, values in moments.items() if moment.name == "count"}
     columns = []
     for moment, values in moments.items():
@@ -328,7 +331,7 @@ def _make_moments(moments: Mapping[Moment, Values]) -> list[pa.Array]:
 
 
 def _repeat_key(key: GroupTerm, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
-    """Repeat the values of a key for all groups of a grid."""
+    """Broadcast the values of a group key to all groups of the grid."""
     missing = None if key.missing is None else key.missing[groups]
     once = to_arrow(key.values[groups], missing, key.arrow)
     places = np.arange(len(groups)).reshape([-1 if a == key.axis else 1 for a in range(len(shape))])
@@ -336,7 +339,7 @@ def _repeat_key(key: GroupTerm, groups: NDArray[np.int64], shape: tuple[int, ...
 
 
 def finish_result(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
-    """Reduce the moments of groups to a result column. The result of a group without values is null."""
+    """Compute a result column from the moments of each group. Groups without values become null."""
     count = moments[result.variable, "count"]
     if result.function == "count":
         return wrap_numbers(count, result.arrow)
@@ -356,12 +359,12 @@ def finish_result(result: Result, moments: Mapping[tuple[str, str], Values]) -> 
 
 
 def is_wide_sum(sums: Values) -> bool:
-    """Return whether reduced sums are Python integers, which may exceed 64 bits."""
+    """Return True if sums are Python integers, which may exceed 64 bits."""
     return sums.dtype == object
 
 
 def to_bigint(sums: Values, empty: Mask) -> pa.Array:
-    """Convert reduced sums to 64-bit integers. Raise InvalidInputError if a sum does not fit, like Spark."""
+    """Convert sums to 64-bit integers. Like Spark, raise an error if a sum does not fit."""
     limit = 1 << 63
     values = [None if none else int(each) for each, none in zip(sums, empty, strict=True)]
     if any(each is not None and not -limit <= each < limit for each in values):
@@ -377,7 +380,7 @@ def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
 
 
 class GroupMoments:
-    """The moments of the groups in some blocks of a scan, as arrays over the grid of groups."""
+    """Accumulators for the moments of all groups in some blocks of a scan, as arrays over the group grid."""
 
     def __init__(self, aggregation: Aggregation, blocks: Sequence[Block]) -> None:
         self._axes = aggregation.axes
@@ -393,7 +396,7 @@ class GroupMoments:
         self._held = {moment: np.full(shape, *_get_initial(moment)) for moment in aggregation.moments}
 
     def column(self, moment: Moment) -> Values:
-        """Return one moment of all groups, in the order of the dimensions."""
+        """Return one moment for all groups, flattened in dimension order."""
         return self._held[moment].reshape(-1)
 
     def add(self, block: Block, values: Sequence[Values]) -> None:
@@ -422,7 +425,9 @@ class GroupMoments:
                         self._take(moment, held, numbers, missing, inner, places)
 
     def _find_dropped(self, decoded: Mapping[str, tuple[Values, Mask | None]]) -> Mask | None:
-        """Return a mask of the cells to ignore, which do not satisfy the filters; None without filters."""
+        """Return a mask of the cells to ignore because they do not satisfy the filters. Return None without
+        filters.
+        """
         if not self._filters:
             return None
         masks = [each.condition.holds(*decoded[each.variable]) for each in self._filters]
@@ -441,7 +446,7 @@ class GroupMoments:
             nothing = get_neutral(held.dtype, moment.name)
             cells = numbers if missing is None else np.where(missing, nothing, numbers)
             operation = np.minimum if moment.name == "min" else np.maximum
-            # Reductions of numpy take no dtype with a unit, so times are reduced as integers.
+            # numpy reductions do not accept a dtype with a unit, so times are reduced as integers.
             dtype = np.dtype(np.int64) if held.dtype.kind == "M" else held.dtype
             found = _reduce(cells.astype(held.dtype, copy=False).view(dtype), operation, inner, dtype)
             held[places] = operation(held[places], found.view(held.dtype))
@@ -469,8 +474,8 @@ def _get_codes(axis: GroupedAxis, span: Any) -> NDArray[np.int64]:
 
 
 def _sum_exactly(numbers: Values, missing: Mask | None, inner: Sequence[_Reduction]) -> Values:
-    """Sum the 64-bit integers of each group as Python integers, from the sums of their upper and lower
-    halves."""
+    """Sum the 64-bit integers of each group exactly, by combining the sums of their upper and lower halves
+    into Python integers."""
     whole = numbers.astype(np.int64)
     if missing is not None:
         whole = np.where(missing, np.int64(0), whole)
@@ -488,7 +493,9 @@ def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
 
 
 class _Reduction:
-    """The cells along one dimension of a block, sorted by group, and the first cell of each group."""
+    """The order that sorts the cells along one dimension of a block by group, and the first cell of each
+    group.
+    """
 
     def __init__(self, codes: NDArray[np.int64]) -> None:
         self.size = len(codes)
@@ -515,7 +522,7 @@ def _count_cells(inner: Sequence[_Reduction]) -> NDArray[np.int64]:
 
 
 def _reduce(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: np.dtype[Any]) -> Values:
-    """Reduce the cells of a block along each dimension, beginning with the dimension that shrinks most."""
+    """Reduce the cells of a block along each dimension, starting with the one that shrinks the data most."""
     for axis in sorted(
         range(len(inner)), key=lambda axis: len(inner[axis].starts) / max(inner[axis].size, 1)
     ):
@@ -529,7 +536,7 @@ def _reduce(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: n
 
 
 def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dtype: np.dtype[Any]) -> Values:
-    """Reduce cells along one dimension, in a dtype that cannot overflow."""
+    """Reduce cells along one dimension, using a dtype that cannot overflow."""
     if len(each.starts) == 1:
         return np.asarray(operation.reduce(cells, axis=axis, keepdims=True, dtype=dtype))
     if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _MIN_RUN_CELLS:

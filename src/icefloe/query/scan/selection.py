@@ -1,4 +1,4 @@
-"""Select cells of a table by labels, ranges or positions."""
+"""Select cells of a table by label, range or position."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selection of a scan: the selected indices of each dimension in ascending order; None selects all
-    indices.
+    """The selected indices of each dimension of a scan, in ascending order. None selects all indices of a
+    dimension.
     """
 
     indices: tuple[Indices | None, ...]
 
     @staticmethod
     def everything(table: ArrayTable) -> Selection:
-        """Create a selection of all cells of a table."""
+        """Create a selection that contains all cells of a table."""
         return Selection((None,) * len(table.dims))
 
     def narrow(self, axis: int, wanted: Indices) -> Selection:
@@ -44,7 +44,7 @@ class Selection:
 
 
 class Coordinates:
-    """The values of a table's one-dimensional coordinates, by which cells are selected, read on first use."""
+    """The values of a table's one-dimensional coordinates, read on first use."""
 
     def __init__(self, session: Session, table: ArrayTable) -> None:
         self._session = session
@@ -52,9 +52,9 @@ class Coordinates:
         self._known: dict[str, tuple[Values, Mask | None]] = {}
 
     def find(self, name: str) -> Column:
-        """Find a one-dimensional coordinate by name, to select cells along its dimension.
+        """Find a one-dimensional coordinate by name.
 
-        Raise InvalidInputError for other columns.
+        Raise InvalidInputError if the column is not such a coordinate.
         """
         column = self.table.column(name)
         if column.role is Role.VARIABLE or len(column.axes) != 1:
@@ -66,7 +66,7 @@ class Coordinates:
         return column
 
     def values(self, column: Column) -> tuple[Values, Mask | None]:
-        """Return the decoded values of a coordinate to select cells, with a mask of missing values."""
+        """Return the decoded values of a coordinate, and a mask of missing values."""
         if column.name not in self._known:
             self._known[column.name] = self._read(column)
         return self._known[column.name]
@@ -117,7 +117,7 @@ def select_positions(table: ArrayTable, selection: Selection, wanted: Mapping[st
 
 
 def to_slice(given: Any) -> Any:
-    """Convert the selection of a mapping with start, stop and step, as in JSON, to a slice.
+    """Convert a mapping with `start`, `stop` and `step`, as in JSON, to a slice.
 
     Return other values unchanged.
     """
@@ -131,7 +131,7 @@ def to_slice(given: Any) -> Any:
 
 
 def _find_labels(column: Column, values: Values, label: Any) -> Indices:
-    """Return the positions of a label, a list of labels or a range, using a pandas index as xarray does."""
+    """Return the positions of a label, a list of labels or a range, using a pandas index, as xarray does."""
     import pandas as pd  # type: ignore[import-untyped]
 
     index = pd.Index(values.astype(object) if values.dtype.kind in "UTS" else values)
@@ -155,7 +155,7 @@ def _find_labels(column: Column, values: Values, label: Any) -> Indices:
 
 
 def _to_key(label: Any, index: Any) -> Any:
-    """Convert a label to a type that pandas can look up in an index."""
+    """Convert a label to a type that pandas can look up in the index."""
     if isinstance(label, date) and not isinstance(label, datetime):
         return label.isoformat()
     if index.dtype.kind == "M" and isinstance(label, str):

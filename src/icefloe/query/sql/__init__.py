@@ -1,1 +1,1 @@
-"""Analyze SQL queries: find the tables, columns, conditions and aggregates that they use."""
+"""SQL query analysis: find the tables, columns, conditions and aggregates that a query uses."""

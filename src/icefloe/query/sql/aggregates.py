@@ -1,5 +1,5 @@
-"""Answer a SELECT with aggregates over one table from one row per group of cells, instead of one row per
-cell.
+"""Rewrite an aggregating SELECT over one table so that Spark processes one row per group of cells, instead of
+one row per cell.
 
 The cells of a group have equal values of all coordinate expressions that the SELECT uses outside its
 aggregates. One row with the moments of the variables represents the group, and each aggregate in the query
@@ -53,7 +53,7 @@ _NONDETERMINISTIC_FUNCTIONS: Final = (
     exp.Shuffle,
     exp.Zipf,
 )
-"""Functions that may return a different value for each row."""
+"""SQL functions that may return a different value for each row."""
 _AFTER_WHERE: Final = frozenset(
     getattr(TokenType, name)
     for name in (
@@ -71,15 +71,15 @@ _AFTER_WHERE: Final = frozenset(
         *("WINDOW", "QUALIFY", "UNION", "INTERSECT", "EXCEPT", "SEMICOLON", "LATERAL"),
     )
 )
-"""Tokens that end a WHERE clause."""
+"""The tokens that can follow, and thus end, a WHERE clause."""
 _OTHER_INPUTS: Final = ("joins", "laterals", "pivots", "sample", "match", "connect", "into", "qualify")
-"""Clauses of a SELECT that read more than the rows of its table."""
+"""SELECT clauses that do more than filter and group the rows of a single table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The plan for answering a SELECT with SQL aggregates from groups of cells: terms, moments and edits of
-    the query text.
+    """The plan for computing a SELECT from groups of cells: group terms, moments, and edits to the query
+    text.
     """
 
     terms: tuple[GroupTerm, ...]
@@ -88,18 +88,18 @@ class Reduction:
     """The coordinates that the SELECT outputs. Each group has the values of its first cell."""
     moments: tuple[Moment, ...]
     filters: tuple[ValueFilter, ...]
-    """Conditions on variables, which the edits remove from the query."""
+    """Conditions on variables. The edits remove them from the query, because the scan evaluates them."""
     edits: tuple[Edit, ...]
 
 
 class _NotReducibleError(Exception):
-    """Error raised for a SELECT that cannot be answered from groups of cells."""
+    """Error raised if a SELECT cannot be computed from groups of cells."""
 
 
 def reduce_select(
     text: str, tokens: Sequence[Token], scope: Scope, coordinates: Coordinates, utc: bool
 ) -> Reduction | None:
-    """Plan how to answer the SQL aggregates of one table from groups of its cells.
+    """Plan the computation of an aggregating SELECT from groups of cells.
 
     Return None if that is impossible.
     """
@@ -110,9 +110,10 @@ def reduce_select(
 
 
 def combine_moments(function: str, variable: str, *, wide: bool = False) -> str:
-    """Return the SQL aggregate that combines the moments of a variable. It is null for groups without values.
+    """Return a SQL expression that computes an aggregate from partial moments. It is null for groups without
+    values.
 
-    Sums of a `wide` variable are decimals, and an error if they exceed 64 bits.
+    The sums of a `wide` variable are decimals; Spark raises an error if they exceed 64 bits.
     """
 
     def total(moment: str) -> str:
@@ -138,7 +139,7 @@ def combine_moments(function: str, variable: str, *, wide: bool = False) -> str:
 
 
 class _SelectReader:
-    """An analysis of how one SELECT uses the variables and coordinates of its table."""
+    """An analyzer of how one SELECT uses the variables and coordinates of its table."""
 
     def __init__(
         self, text: str, tokens: Sequence[Token], scope: Scope, coordinates: Coordinates, utc: bool
@@ -157,13 +158,13 @@ class _SelectReader:
         self._moments: dict[Moment, None] = {}
 
     def reduction(self) -> Reduction:
-        """Return the plan for the SELECT. Raise an error if it cannot be answered from groups."""
+        """Return the plan for the SELECT. Raise an error if it cannot be computed from groups."""
         select: Any = self._scope.expression
         nodes = list(walk_in_scope(select))
         aggregates = [node for node in nodes if find_function(node) is not None and not _is_window(node)]
         self._check(select, nodes, aggregates)
         if _has_outside_names(self._scope) and any(_is_unnamed(node, select) for node in aggregates):
-            raise _NotReducibleError  # Spark would derive the name of such a column from the rewritten text
+            raise _NotReducibleError  # Spark would name such a column after the rewritten text
         edits = [edit for node in aggregates for edit in self._rewrite_aggregate(node)]
         inside = {id(column) for node in aggregates for column in _include_filter(node).find_all(exp.Column)}
         settled = self._find_settled(select)
@@ -209,7 +210,9 @@ class _SelectReader:
                 raise _NotReducibleError
 
     def _find_settled(self, select: exp.Expr) -> set[int]:
-        """Return the ids of the columns in conditions that are known to hold for all cells that are read."""
+        """Return the ids of the column references in those WHERE conditions that hold for all cells that are
+        read.
+        """
         where = select.args.get("where")
         found: set[int] = set()
         for condition in split_conjuncts(where.this) if where is not None else []:
@@ -224,8 +227,8 @@ class _SelectReader:
         return found
 
     def _find_filters(self, select: exp.Expr, settled: set[int]) -> list[ValueFilter]:
-        """Return the conditions on variables as filters. If every condition of the SELECT is exact, mark
-        their columns as settled."""
+        """Return the conditions on variables as filters. Add their columns to `settled` if every condition of
+        the SELECT can be evaluated exactly."""
         where = select.args.get("where")
         if where is None:
             return []
@@ -265,7 +268,7 @@ class _SelectReader:
         return Edit(self._tokens[at].end + 1, self._tokens[stop - 1].end + 1, " true")
 
     def _is_output(self, column: exp.Column, names: set[str]) -> bool:
-        """Return whether a name refers to a result column, not to the variable with the same name."""
+        """Return True if a name refers to a result column rather than to the variable of the same name."""
         qualifier = column.args.get("table")
         if qualifier is not None and "start" in qualifier.meta:
             return False
@@ -290,7 +293,7 @@ class _SelectReader:
         return found
 
     def _add_group_term(self, column: exp.Column) -> None:
-        """Add the largest evaluable expression around a coordinate to the terms of the groups."""
+        """Add a group term for the largest expression around a coordinate that can be evaluated here."""
         found = self._add_shown_term(column)
         known = self._evaluate_column(found)
         largest: exp.Expr = column
@@ -332,7 +335,9 @@ class _SelectReader:
     def _rewrite_coordinates(
         self, function: str, node: exp.Expr, argument: tuple[int, int], condition: str | None
     ) -> str | None:
-        """Return the text of an aggregate over coordinates, in which all cells of a group are equal."""
+        """Return the rewritten text of an aggregate over coordinates, whose values are equal in all cells of
+        a group.
+        """
         if function in ("min", "max") or isinstance(_get_argument(node), exp.Distinct):
             return None  # repeated rows do not change the result
         cells = self._make_moment("cells", None)
@@ -361,7 +366,7 @@ class _SelectReader:
     def _rewrite_variable(
         self, function: str, node: exp.Expr, argument: tuple[int, int], condition: str | None, column: Column
     ) -> str:
-        """Return the text of an aggregate over a variable, or over a linear function of it."""
+        """Return the rewritten text of an aggregate over a variable, or over a linear function of it."""
         given = AggregateArgument(_get_argument(node), column, self._columns)
         if isinstance(_get_argument(node), exp.Distinct) or not _is_computed(function, column.arrow):
             raise _NotReducibleError
@@ -394,7 +399,7 @@ class _SelectReader:
     def _replace_variable(
         self, argument: tuple[int, int], node: exp.Expr, column: Column, value: str, condition: str | None
     ) -> str:
-        """Return the argument of an aggregate with the variable replaced by another value."""
+        """Return the text of an aggregate's argument, with the variable replaced by another value."""
         start, stop = argument
         places = []
         for each in _get_argument(node).find_all(exp.Column):
@@ -429,8 +434,8 @@ class _SelectReader:
         return f"({self._text[self._tokens[at + 1].end + 1 : self._tokens[stop].start]})"
 
     def _locate(self, node: exp.Expr) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the positions of an aggregate, including its filter, and of its argument within the query
-        text."""
+        """Return the text positions of an aggregate (including its FILTER clause) and of its argument in the
+        query."""
         if "start" not in node.meta:
             raise _NotReducibleError
         at = self._find_token(node.meta["start"])
@@ -444,7 +449,7 @@ class _SelectReader:
         return next(number for number, token in enumerate(self._tokens) if token.start == start)
 
     def _find_closing(self, at: int) -> int:
-        """Return the index of the token that closes a parenthesis."""
+        """Return the index of the token that closes the parenthesis at a position."""
         if self._tokens[at].token_type is not TokenType.L_PAREN:
             raise _NotReducibleError
         depth = 0
@@ -468,17 +473,17 @@ def _get_argument(node: exp.Expr) -> exp.Expr:
 
 
 def _has_more(node: exp.Expr) -> bool:
-    """Return whether an aggregate does not have exactly one argument."""
+    """Return True if an aggregate does not have exactly one argument."""
     return len(node.expressions) != isinstance(node, exp.Anonymous)
 
 
 def _include_filter(node: exp.Expr) -> exp.Expr:
-    """Return the expression of an aggregate, including its FILTER clause."""
+    """Return the expression node of an aggregate, including its FILTER clause if present."""
     return node.parent if isinstance(node.parent, exp.Filter) else node
 
 
 def _has_outside_names(scope: Scope) -> bool:
-    """Return whether an outer query refers to result columns of a SELECT by name."""
+    """Return True if an outer query may refer to result columns of a SELECT by name."""
     while scope.scope_type is ScopeType.SET_OPERATION and scope.parent is not None:
         scope = scope.parent
     return bool(scope.is_derived_table or scope.is_cte)
@@ -499,7 +504,7 @@ def _is_window(node: exp.Expr) -> bool:
 
 
 def _is_computed(function: str, arrow: pa.DataType) -> bool:
-    """Return whether an aggregate computed from moments equals Spark's result for a type."""
+    """Return True if an aggregate computed from moments matches Spark's result for the given Arrow type."""
     if function == "count":
         return True
     if arrow == TIMESTAMP:
@@ -508,27 +513,26 @@ def _is_computed(function: str, arrow: pa.DataType) -> bool:
 
 
 _DOUBLES: Final = (exp.Cos, exp.Sin, exp.Tan, exp.Radians, exp.Degrees, exp.Sqrt, exp.Exp, exp.Ln, exp.Pow)
-"""Functions that return a double."""
+"""SQL functions that return a double."""
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateArgument:
-    """The argument of an aggregate, an expression with one variable."""
+    """The argument of a SQL aggregate: an expression that contains one variable."""
 
     expression: exp.Expr
     variable: Column
     columns: Mapping[str, Column]
-    """All columns of the table, by lower-case name."""
+    """All columns of the table, keyed by lower-case name."""
 
     @property
     def is_plain(self) -> bool:
-        """True if the argument of a SQL aggregate is the variable itself."""
+        """True if the argument is the variable itself."""
         return isinstance(self.expression.unnest(), exp.Column)
 
     @property
     def is_linear(self) -> bool:
-        """True if the argument of a SQL aggregate has the form a * v + b, where a and b are constant within a
-        group.
+        """True if the argument has the form `a * v + b`, where `a` and `b` are constant within a group.
 
         The sum of such an argument is its value at the mean of v, times the number of values. Spark must
         compute it in doubles for each cell: otherwise the last digits would differ.
@@ -537,8 +541,8 @@ class AggregateArgument:
 
     @property
     def is_increasing(self) -> bool:
-        """True if the argument of a SQL aggregate increases with the variable, so that their extremes are in
-        the same cells.
+        """True if the argument increases with the variable, so that both have their min and max in the same
+        cells.
         """
         return self._is_monotonic(self.expression, increasing=True)
 
@@ -582,13 +586,13 @@ class AggregateArgument:
         return any(column.name == own for column in each.find_all(exp.Column))
 
     def _branches_on_coordinates_only(self, each: exp.Expr) -> bool:
-        """Return whether the conditions of a CASE use coordinates only."""
+        """Return True if the conditions of a CASE use only coordinates."""
         conditions = [each.this] if isinstance(each, exp.If) else [one.this for one in each.args["ifs"]]
         base = [] if isinstance(each, exp.If) or each.this is None else [each.this]
         return not any(self._contains_variable(one) for one in (*conditions, *base))
 
     def _list_values(self, each: exp.Expr) -> list[exp.Expr]:
-        """Return the values of a CASE that are not null."""
+        """Return the non-null result expressions of a CASE."""
         if isinstance(each, exp.If):
             found = [each.args.get("true"), each.args.get("false")]
         else:
@@ -596,7 +600,7 @@ class AggregateArgument:
         return [one for one in found if one is not None and not isinstance(one, exp.Null)]
 
     def _is_in_doubles(self, each: exp.Expr) -> bool:
-        """Return whether Spark computes a sum or product in doubles or integers."""
+        """Return True if Spark computes a sum or product in double or integer arithmetic."""
         return not pa.types.is_float32(self.variable.arrow) or self._is_double(each)
 
     def _is_double(self, each: exp.Expr) -> bool:

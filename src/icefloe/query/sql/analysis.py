@@ -25,30 +25,32 @@ from icefloe.query.sql.parse import DIALECT, USE, Query, find_query, lower_names
 
 @dataclass(slots=True)
 class TableNeeds:
-    """The result of the analysis of a SQL query for one table: the columns and rows that it needs."""
+    """The columns and rows that a SQL query needs from one table."""
 
     columns: set[str] | None = None
-    """The lower-case names of the columns; None for all columns."""
+    """The lower-case names of the needed columns; None if all columns are needed."""
     starred: bool = False
-    """True if the query selects `*`. `columns` then contains the columns that it uses by name."""
+    """True if the query selects `*`. In that case, `columns` contains only the columns that the query
+    names.
+    """
     conditions: list[exp.Expr] = field(default_factory=list)
-    """Conditions that every needed row satisfies."""
+    """Conditions that every needed row satisfies, combined with AND."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The analysis of a SQL query: the columns and rows that it needs of each table."""
+    """The analysis of a SQL query: the columns and rows that it needs from each table."""
 
     needs: Mapping[int, TableNeeds]
-    """The columns and rows needed from each table use, by its number."""
+    """The columns and rows needed from each table use, keyed by the number of the use."""
     alone: tuple[tuple[int, Scope], ...]
-    """The table uses that are the only input of their SELECT, with the qualified scope of the SELECT."""
+    """The table uses that are the only input of a SELECT, each with the qualified scope of that SELECT."""
 
 
 def analyze_query(
     query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
 ) -> Analysis:
-    """Analyze a SQL query: find the columns and rows that it needs, given the columns of all tables.
+    """Find the columns and rows that a SQL query needs, given the columns of all tables.
 
     If a part of the query cannot be analyzed, all columns and rows are needed.
     """
@@ -58,12 +60,12 @@ def analyze_query(
         analysis = _Analyzer(query, columns, others)
         alone = tuple(analysis.find_single_table_selects())
         return Analysis(analysis.needs(), alone)
-    except Exception:  # noqa: BLE001 - sqlglot may raise anything for queries that Spark accepts
+    except Exception:  # noqa: BLE001 - sqlglot may raise any exception for queries that Spark accepts
         return assume_everything(query)
 
 
 def assume_everything(query: Query) -> Analysis:
-    """Return the analysis of a query that cannot be analyzed: all columns and rows are needed."""
+    """Return the fallback analysis for a query that cannot be analyzed: all columns and rows are needed."""
     return Analysis({use.number: TableNeeds() for use in query.uses}, ())
 
 
@@ -157,7 +159,7 @@ class _Analyzer:
                 yield int(number), scope
 
     def _find_owners(self, scope: Scope, column: exp.Column) -> set[int]:
-        """Return the table use that a column belongs to, or all candidates if the column is ambiguous."""
+        """Return the table uses to which a column may belong; more than one if the column is ambiguous."""
         if not column.table:
             return {number for number, names in self._types.items() if column.name in names}
         number = self._find_owner(scope, column.table)
@@ -175,7 +177,9 @@ class _Analyzer:
         return None
 
     def _find_starred(self) -> Iterator[tuple[int, set[str] | None]]:
-        """Yield the table uses that a star selects, with their used columns, or None for all columns."""
+        """Yield the table uses that `*` selects, each with the columns that the query uses, or None for all
+        columns.
+        """
         named: dict[str, set[str]] = {}
         for column in self._tree.find_all(exp.Column):
             named.setdefault(column.table, set()).add(column.name)
@@ -202,7 +206,7 @@ class _Analyzer:
                 asked[id(source)] = None if before is None or passed is None else before | passed
 
     def _find_natural(self) -> set[int]:
-        """Return the tables of natural joins, which compare all shared columns."""
+        """Return the tables in natural joins, which compare all shared columns."""
         found: set[int] = set()
         for scope in self._scopes:
             joins = scope.expression.args.get("joins") or []
@@ -277,8 +281,8 @@ class _Analyzer:
             self._extra.setdefault(id(inner), []).extend(passed)
 
     def _list_outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
-        """Return the names and expressions of an inner query's columns, or an empty list if their number is
-        unknown."""
+        """Return the names and expressions of an inner query's result columns, or an empty list if their
+        number is unknown."""
         query: Any = inner.expression
         if isinstance(query, exp.SetOperation):
             first = self._list_outputs(inner.set_operation_scopes[0]) if inner.set_operation_scopes else []
@@ -296,7 +300,7 @@ class _Analyzer:
         return found
 
     def _list_starred(self, inner: Scope, star: exp.Expr) -> list[str] | None:
-        """Expand a star in a query over one table to column names; None if they are unknown."""
+        """Expand a star in a single-table query to column names. Return None if they are unknown."""
         if type(star) is not exp.Star or any(star.args.values()) or len(inner.selected_sources) != 1:
             return None
         (alias,) = inner.selected_sources
@@ -307,7 +311,9 @@ class _Analyzer:
         return None if number is None or number in self._renamed else list(self._types[int(number)])
 
     def _list_output_types(self, inner: Scope) -> list[str | None]:
-        """Return the types of an inner query's columns; None for a column with several types."""
+        """Return the types of an inner query's result columns, with None for a column that has several
+        types.
+        """
         query = inner.expression
         if not isinstance(query, exp.SetOperation):
             return [self._find_type(inner, output) for _, output in self._list_outputs(inner)]
@@ -317,8 +323,8 @@ class _Analyzer:
         return [types[0] if len(set(types)) == 1 else None for types in zip(*branches, strict=True)]
 
     def _find_type(self, scope: Scope, output: exp.Expr) -> str | None:
-        """Return the type of a column that originates from a table use at any depth; None for other
-        expressions."""
+        """Return the type of an expression that is a plain column of a table, possibly through nested
+        queries. Return None for other expressions."""
         column = output.unalias()
         source = scope.sources.get(column.table) if isinstance(column, exp.Column) else None
         if isinstance(source, exp.Table):
@@ -332,14 +338,14 @@ class _Analyzer:
 
 
 def _is_recursive(inner: Scope) -> bool:
-    """Return whether a query is recursive. Its conditions cannot be pushed down, because a dropped row may
+    """Return True if a query is recursive. Conditions cannot be pushed into it, because a dropped row may
     produce other rows in a later iteration."""
     around = inner.expression.find_ancestor(exp.With)
     return inner.is_cte and around is not None and bool(around.args.get("recursive"))
 
 
 def find_columns(scope: Scope) -> list[exp.Column]:
-    """Return all columns in an analyzed SQL query, including unqualified ones."""
+    """Return all column references in an analyzed query scope, including unqualified ones."""
     here = (node for node in walk_in_scope(scope.expression) if isinstance(node, exp.Column))
     return list({id(column): column for column in (*scope.columns, *here)}.values())
 
@@ -353,14 +359,14 @@ def _is_rearranged(table: exp.Table) -> bool:
 
 
 def has_star(select: exp.Select, alias: str) -> bool:
-    """Return whether a star in an analyzed SQL query selects the columns of a table, other than in
-    `count(*)`.
-    """
+    """Return True if a SELECT uses `*`, other than in `count(*)`, to select the columns of a table."""
     return any(not (table := _get_table(star)) or table == alias for star in _find_stars(select))
 
 
 def counts_columns(select: exp.Select) -> bool:
-    """Return whether the result of an analyzed SELECT with stars depends on the number of columns."""
+    """Return True if the result of a SELECT with `*` depends on the number of columns, so that none may be
+    dropped.
+    """
     results = {id(each) for each in select.selects}
     for star in _find_stars(select):
         whole = star.parent if isinstance(star.parent, exp.Column) else star
@@ -376,7 +382,9 @@ def counts_columns(select: exp.Select) -> bool:
 
 
 def depends_on_all(table: exp.Expr | None) -> bool:
-    """Return whether a table expression in an analyzed SQL query depends on all columns, named or not."""
+    """Return True if a table expression depends on all columns of its input, whether they are named or
+    not.
+    """
     if table is None:
         return False
     alias = table.args.get("alias")
@@ -394,7 +402,7 @@ def _get_table(star: exp.Star) -> str:
 
 
 def _is_ordinal(key: exp.Expr) -> bool:
-    """Return whether a key of GROUP BY or ORDER BY is the position of a result column, or ALL."""
+    """Return True if a GROUP BY or ORDER BY key is ALL or the position of a result column."""
     key = key.this if isinstance(key, exp.Ordered) else key
     number = isinstance(key, exp.Literal) and not key.is_string
     return number or (isinstance(key, (exp.Column, exp.Var)) and key.name.lower() == "all")

@@ -1,4 +1,4 @@
-"""Push the conditions of a query down to the tables that they concern.
+"""Push the conditions of a query down to the tables they refer to.
 
 A condition may only be pushed down if the rows that it removes cannot contribute to the result. A WHERE
 condition that is not true for null may be pushed below any join, because it also removes the rows that an
@@ -17,11 +17,11 @@ from sqlglot import exp
 
 TypeOf = Callable[[exp.Column], str | None]
 Conditions = dict[str, list[exp.Expr]]
-"""Conditions by the alias of their table."""
+"""Conditions, keyed by the alias of the table they refer to."""
 
 
 def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    """Split a SQL condition to push down into parts that must all hold."""
+    """Split a SQL condition at AND into conjuncts."""
     if isinstance(condition, exp.Paren):
         return split_conjuncts(condition.this)
     if isinstance(condition, exp.And):
@@ -30,7 +30,7 @@ def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
 
 
 def is_about_table(condition: exp.Expr, alias: str) -> bool:
-    """Return whether a condition to push down uses columns of a single table only."""
+    """Return True if a condition uses columns of only one table."""
     columns = list(condition.find_all(exp.Column))
     if condition.find(exp.Query, exp.Window, exp.AggFunc):
         return False
@@ -47,14 +47,14 @@ _MULTI_ROW_CLAUSES: Final = (
     "cluster",
     "match",
 )
-"""Clauses of a SELECT whose result depends on several rows, other than GROUP BY."""
+"""The SELECT clauses, other than GROUP BY, whose result depends on several rows."""
 
 
 def can_push_below(select: exp.Select, condition: exp.Expr) -> bool:
-    """Return whether a condition on the results of a SELECT can be pushed down to its input.
+    """Return True if a condition on the results of a SELECT can be pushed down to its input.
 
-    This is possible if no clause depends on several rows, or if the filter removes either all rows of a group
-    or none.
+    This is possible if no clause depends on several rows, or if the condition removes either all rows of a
+    group or none.
     """
     if any(select.args.get(key) for key in _MULTI_ROW_CLAUSES) or select.find(exp.Window):
         return False
@@ -70,7 +70,7 @@ def can_push_below(select: exp.Select, condition: exp.Expr) -> bool:
 
 
 def is_limited(query: exp.Expr) -> bool:
-    """Return whether a query has a LIMIT or a similar clause, past which no condition can be pushed."""
+    """Return True if a query has a LIMIT or similar clause, below which no condition can be pushed."""
     cut = isinstance(query, exp.SetOperation) and any(query.args.get(key) for key in ("limit", "offset"))
     around = query.parent
     while isinstance(around, exp.Subquery):
@@ -80,14 +80,16 @@ def is_limited(query: exp.Expr) -> bool:
 
 
 def _resolve_key(select: exp.Select, key: exp.Expr) -> str:
-    """Return the text of a GROUP BY key. A position is resolved to the result column at that position."""
+    """Return the SQL text of a GROUP BY key. A position is resolved to the expression of the result
+    column.
+    """
     if isinstance(key, exp.Literal) and not key.is_string and int(key.name) <= len(select.selects):
         key = select.selects[int(key.name) - 1].unalias()
     return key.sql()
 
 
 def substitute_columns(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
-    """Push a condition down into an inner query: replace columns by the expressions behind them.
+    """Push a condition down into an inner query by replacing result columns with their defining expressions.
 
     Return None if that is impossible.
     """
@@ -109,12 +111,12 @@ def collect_conditions(
     filters: Sequence[exp.Expr],
     type_of: TypeOf,
 ) -> Conditions:
-    """Collect the conditions to push down to each table of a SELECT: conditions that hold for all rows that
-    it needs.
+    """Collect, for each table of a SELECT, the conditions that hold for all needed rows and can be pushed
+    down.
     """
     joins = [_Join.of(join) for join in select.args.get("joins") or []]
     # In right and full joins a row without a match has nulls in the first table, so the coalesce of a USING
-    # column differs from the column of that table.
+    # column differs from that table's own column.
     if not any(join.side in ("RIGHT", "FULL") for join in joins):
         for place in (*filters, *(each for join in joins for each in join.on)):
             _unify_using(place)
@@ -166,19 +168,19 @@ class _Join:
 
 
 _SIDES: Final = {"": "", "INNER": "", "CROSS": "", "SEMI": "LEFT", "ANTI": "LEFT"}
-"""The outer side of joins that do not specify it. Other joins are treated as FULL."""
+"""The outer side of join kinds that do not state it. Unknown kinds are treated as FULL."""
 
 
 def _list_semi_joins(joins: Sequence[_Join]) -> list[str]:
-    """Return the tables of semi and anti joins, which provide no columns."""
+    """Return the right-hand tables of semi and anti joins, which contribute no columns."""
     return [join.alias for join in joins if join.kind in ("SEMI", "ANTI")]
 
 
 def _unify_using(condition: exp.Expr) -> None:
-    """Replace the coalesce of a USING column with the column of the first table.
+    """Replace the `coalesce` of a USING column with the first table's column.
 
-    sqlglot creates the coalesce when it qualifies columns; it is not in the query text. The replacement is
-    valid except in right and full joins.
+    sqlglot introduces the `coalesce` when it qualifies columns; it is not in the query text. The replacement
+    is invalid in right and full joins.
     """
     for made in list(condition.find_all(exp.Coalesce)):
         columns = [made.this, *made.expressions]
@@ -194,7 +196,7 @@ second."""
 def _find_link(
     condition: exp.Expr, join: _Join | None, type_of: Callable[[exp.Column], str | None]
 ) -> Link | None:
-    """Return the two columns of equal type that a condition compares with `=`, the joined table's column
+    """Return the two columns of equal type that a condition compares with `=`, with the joined table's column
     last. Return None for other conditions."""
     if not isinstance(condition, exp.EQ):
         return None
@@ -211,7 +213,7 @@ def _find_link(
 
 
 def _derive_conditions(found: Conditions, links: Sequence[Link]) -> None:
-    """Derive conditions on linked tables from conditions on single columns."""
+    """Copy conditions on a single column to the columns that are linked to it by equality."""
     known = {(alias, each.sql()) for alias, mine in found.items() for each in mine}
     waiting = [(alias, each) for alias, mine in found.items() for each in mine]
     while waiting:

@@ -1,7 +1,7 @@
-"""Parse a SQL query, and locate in its text the tables that are repositories.
+"""Parse a SQL query, and locate the table names that refer to repositories.
 
-Only the names of tables are replaced. Spark still evaluates every condition, so the analysis can save work
-but never change a result.
+Only these table names are replaced. Spark still evaluates every condition, so the analysis can save work but
+never changes a result.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ USE: Final = "icefloe_use"
 
 @dataclass(frozen=True, slots=True)
 class TableUse:
-    """An occurrence of a repository as a table in a parsed SQL query."""
+    """An occurrence of a repository table in a parsed SQL query."""
 
     number: int
     repo: str
     rest: tuple[str, ...]
-    """The parts of the table name after the name of the repository."""
+    """The parts of the dotted table name after the repository name."""
     start: int
     stop: int
-    """The end of the table's text, including the version."""
+    """The end position of the table name in the query text, including the version clause."""
     has_alias: bool
     alias_at: int
     """The position at which an alias can be inserted: after TABLESAMPLE, if present."""
     version: Mapping[str, str]
-    """The version, as Spark options."""
+    """The version, as data source options."""
 
     @property
     def name(self) -> str:
-        """The name that qualifies the columns of a table in a parsed SQL query."""
+        """The name that qualifies the table's columns: its alias, or the table name."""
         return self.rest[-1] if self.rest else self.repo
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A replacement of a part of the text of a parsed SQL query."""
+    """A replacement for one range of the query text."""
 
     start: int
     stop: int
@@ -58,29 +58,29 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed SQL query, with all occurrences of repositories in it."""
+    """A parsed SQL query, with all of its uses of repository tables."""
 
     text: str
     tree: exp.Expr
     uses: tuple[TableUse, ...]
     others: tuple[str, ...]
-    """The names of tables outside of repositories."""
+    """The names of tables that do not belong to repositories."""
     tokens: Sequence[Any]
 
     @property
     def is_piped(self) -> bool:
-        """True if a parsed SQL query has pipe operators such as `|> WHERE`, whose order sqlglot does not
-        keep.
+        """True if the query contains pipe operators such as `|> WHERE`, whose order sqlglot does not
+        preserve.
         """
         return any(token.token_type is sqlglot.TokenType.PIPE_GT for token in self.tokens)
 
     def rewrite(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
-        """Return the text of a parsed SQL query with its table uses replaced by names that Spark formats."""
+        """Return the query text with each table use replaced by a placeholder that `spark.sql` fills in."""
         tables = {number: "{" + name + "}" for number, name in names.items()}
         return self._replace(tables, edits, _escape)
 
     def rewrite_over(self, tables: Mapping[int, str]) -> str:
-        """Return the text of a parsed SQL query with its table uses replaced by inner queries."""
+        """Return the query text with each table use replaced by an inner query."""
         return self._replace(tables, (), str)
 
     def _replace(self, tables: Mapping[int, str], edits: Iterable[Edit], escape: Callable[[str], str]) -> str:
@@ -104,7 +104,7 @@ def _escape(text: str) -> str:
 
 
 def parse_sql(text: str) -> Any:
-    """Parse SQL with sqlglot, without its warnings about statements that it does not know."""
+    """Parse SQL with sqlglot, suppressing its warnings about unknown statements."""
     here = threading.get_ident()
 
     def is_from_other_thread(record: logging.LogRecord) -> bool:
@@ -123,7 +123,7 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
     try:
         tree = parse_sql(text)
         tokens = sqlglot.tokenize(text, dialect=DIALECT)
-        # Spark matches the names of WITH in any case, sqlglot only in the same case.
+        # Spark matches the names defined by WITH case-insensitively, sqlglot case-sensitively.
         tables = {
             _get_start(table): table
             for table in _list_tables(traverse_scope(lower_names(find_query(tree.copy()))))
@@ -176,17 +176,17 @@ def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> Non
 
 
 def _get_start(table: exp.Table) -> int:
-    """Return the position of a table in the query text, or -1 if it does not occur."""
+    """Return the position of a table name in the query text, or -1 if it does not occur there."""
     return int(table.parts[0].meta.get("start", -1)) if table.parts else -1
 
 
 def find_query(tree: exp.Expr) -> exp.Expr:
-    """Find the parsed SQL query inside a statement such as INSERT."""
+    """Return the query inside a parsed statement such as INSERT."""
     return tree if isinstance(tree, exp.Query) else tree.find(exp.Query) or tree
 
 
 def _list_tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
-    """Yield the tables that queries read, except names that WITH defines."""
+    """Yield the tables that queries read, except those defined by WITH."""
     for scope in scopes:
         for source in scope.sources.values():
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
@@ -194,7 +194,9 @@ def _list_tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
 
 
 def _parse_version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[str, str], int]:
-    """Parse the version after the name of a table. Return it as Spark options, with the end of its text."""
+    """Parse the version clause after a table name. Return it as data source options, with its end
+    position.
+    """
     version = table.args.get("version")
     if version is None:
         return {}, end
@@ -214,7 +216,7 @@ def _parse_version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[d
 
 
 def _find_sample_end(tokens: Sequence[Any], end: int) -> int:
-    """Return the end of the TABLESAMPLE clause after a name."""
+    """Return the end position of the TABLESAMPLE clause that follows a table name, if there is one."""
     words = [token for token in tokens if token.start > end]
     at = 0
     for word in ("TABLESAMPLE", "REPEATABLE"):
@@ -231,7 +233,7 @@ def _find_sample_end(tokens: Sequence[Any], end: int) -> int:
 
 
 def lower_names(tree: exp.Expr) -> exp.Expr:
-    """Return a parsed SQL query with all names in lower case, because Spark ignores case."""
+    """Return a copy of a parsed query with all names in lower case, because Spark ignores case."""
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("this", identifier.name.lower())
         identifier.set("quoted", True)

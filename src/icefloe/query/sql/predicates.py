@@ -1,7 +1,7 @@
 """Find the values of a coordinate for which a SQL condition may hold, with Spark's semantics.
 
-The result never omits a value for which the condition holds. If the meaning of the condition is uncertain,
-the result is None, which stands for all values. A result is *exact* if it contains no other values.
+The result never omits a value for which the condition holds. If the meaning of a condition is uncertain, the
+result is None, which stands for all values. A result is *exact* if the condition holds for every value in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DATE_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True, slots=True)
 class MatchingValues:
-    """The values of a coordinate that satisfy a predicate of a SQL query."""
+    """The values of a coordinate for which a SQL predicate may hold."""
 
     mask: Mask
     exact: bool
@@ -46,7 +46,7 @@ class Operand:
     """`number`, `time`, `date`, `text` or `bool`."""
     value: Any
     zoned: bool = False
-    """True if its interpretation as a time depends on the time zone of the Spark session."""
+    """True if interpreting the operand as a time depends on the Spark session's time zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class KnownColumn:
     missing: Mask | None
     arrow: pa.DataType
     utc: bool
-    """True if the time zone of the Spark session is UTC."""
+    """True if the Spark session's time zone is UTC."""
 
     def operand(self) -> Operand | None:
-        """Return a coordinate as an operand of a SQL predicate; None for types that are not supported."""
+        """Return the coordinate as an operand of a SQL predicate, or None if its type is not supported."""
         arrow = self.arrow
         if arrow == TIMESTAMP:
             return Operand("time", self.values.astype("M8[us]"))
@@ -74,7 +74,7 @@ class KnownColumn:
 
 
 def evaluate_condition(condition: exp.Expr, column: KnownColumn) -> MatchingValues | None:
-    """Evaluate a SQL predicate for the values of a coordinate. Return None if the result is not known."""
+    """Evaluate a SQL predicate for the values of a coordinate. Return None if the result is uncertain."""
     found = _evaluate(condition, column, wanted=True)
     if found is None:
         return None
@@ -84,7 +84,9 @@ def evaluate_condition(condition: exp.Expr, column: KnownColumn) -> MatchingValu
 
 
 def find_masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> dict[int, Mask]:
-    """Evaluate SQL predicates: return, for some dimensions, a mask of the indices for which all can hold."""
+    """Evaluate SQL predicates on coordinates. Return a mask of the matching indices for each restricted
+    dimension.
+    """
     found: dict[int, Mask] = {}
     for condition in conditions:
         column = _find_coordinate(coordinates.table, condition)
@@ -99,7 +101,7 @@ def find_masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bo
 
 
 def _find_coordinate(table: ArrayTable, condition: exp.Expr) -> Column | None:
-    """Return the one-dimensional coordinate if it is the only column of a condition, otherwise None."""
+    """Return the one-dimensional coordinate that is the only column in a condition, or None."""
     names = {column.name.lower() for column in condition.find_all(exp.Column)}
     if len(names) != 1:
         return None
@@ -110,8 +112,8 @@ def _find_coordinate(table: ArrayTable, condition: exp.Expr) -> Column | None:
 
 
 def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> MatchingValues | None:
-    """Find the values for which a condition is true, or those for which it is false. It may be neither for
-    null."""
+    """Find the values for which a condition is true (`wanted`) or false (not `wanted`). For null, it may be
+    neither."""
     match condition:
         case exp.Paren():
             return _evaluate(condition.this, column, wanted)
@@ -130,20 +132,20 @@ def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matchin
             if condition.args.get("query") or condition.args.get("unnest") or condition.args.get("field"):
                 return None
             if len({get_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
-                return None  # Spark casts all of them to one type
+                return None  # Spark casts all of the operands to one type
             options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
             return _join([_evaluate(each, column, wanted) for each in options], not wanted)
     return _evaluate_comparison(condition, column, wanted)
 
 
 def get_kind(expression: exp.Expr) -> str:
-    """Return the kind of a constant in a SQL predicate; empty if it is not supported."""
+    """Return the kind of a constant in a SQL predicate, or an empty string if it is not supported."""
     constant = evaluate_constant(expression)
     return "" if constant is None else constant.kind
 
 
 def _join(sides: list[MatchingValues | None], both: bool) -> MatchingValues | None:
-    """Combine results with AND or OR."""
+    """Combine the results of several conditions with AND or OR."""
     known = [side for side in sides if side is not None]
     if not known or (not both and len(known) < len(sides)):
         return None
@@ -154,7 +156,7 @@ def _join(sides: list[MatchingValues | None], both: bool) -> MatchingValues | No
 
 COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
     exp.EQ: ("==", "!="),
-    exp.NullSafeEQ: ("==", ""),  # IS NOT NULL is negated: it holds for missing values
+    exp.NullSafeEQ: ("==", ""),  # a negated IS NOT NULL holds for missing values
     exp.NEQ: ("!=", "=="),
     exp.GT: (">", "<="),
     exp.GTE: (">=", "<"),
@@ -193,7 +195,7 @@ def _compare(values: Operand, word: str, constant: Operand, column: KnownColumn)
 
 
 def _compare_numbers(values: Values, word: str, constant: int | float | Decimal) -> MatchingValues | None:
-    """Compare integers exactly, and a float with a decimal as doubles, like Spark."""
+    """Compare numbers as Spark does: integers exactly, and floats with decimals as doubles."""
     if isinstance(constant, Decimal):
         if values.dtype.kind != "f":
             return None
@@ -212,7 +214,7 @@ def _compare_numbers(values: Values, word: str, constant: int | float | Decimal)
 
 
 def _are_exact(integers: Values) -> bool:
-    """Return whether doubles can represent the integers exactly."""
+    """Return True if doubles can represent the integers exactly."""
     limit = EXACT_INTEGERS
     return not len(integers) or bool(integers.min() > -limit and integers.max() < limit)
 
@@ -227,7 +229,7 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
     stored = values.value.astype("M8[us]")
     if utc or not (values.zoned or constant.zoned):
         return MatchingValues(np.asarray(OPERATIONS[word](stored, moment), np.bool_), True)
-    # Zones differ from UTC by less than a day, and daylight saving may repeat or skip an hour: add a day.
+    # Zones are less than a day off UTC, and daylight saving may repeat or skip an hour: add a day.
     match word:
         case "==":
             near = (stored >= moment - _DAY) & (stored <= moment + _DAY)
@@ -241,9 +243,9 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
 
 
 def parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
-    """Parse a time in a SQL predicate that Spark and numpy interpret identically.
+    """Parse a time string that Spark and numpy interpret identically.
 
-    Return None for other texts.
+    Return None for other strings.
     """
     text = text.strip()
     if not (_DATE_TEXT if dates_only else _TIME_TEXT).fullmatch(text):
@@ -255,7 +257,7 @@ def parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
 
 
 def evaluate_constant(expression: exp.Expr) -> Operand | None:
-    """Evaluate a constant in a SQL predicate: a literal, possibly with a sign or type.
+    """Evaluate a constant expression: a literal, possibly with a sign or type.
 
     Return None for other expressions.
     """
@@ -300,7 +302,7 @@ def _parse_typed(text: str, type_: exp.DataType) -> Operand | None:
 
 
 def evaluate_term(expression: exp.Expr, column: KnownColumn) -> Operand | None:
-    """Evaluate a column in a SQL predicate, or a function of it, as an operand.
+    """Evaluate a coordinate column, or a supported function of it, as an operand of a SQL predicate.
 
     Return None for other expressions.
     """
@@ -371,7 +373,7 @@ def _truncate_date(side: Operand | None, unit: str) -> Operand | None:
 
 
 def _extract_part(name: str, side: Operand | None) -> Operand | None:
-    """Return the operand for a part of a date, such as its month."""
+    """Evaluate a date-part function, such as `month`, on an operand."""
     if side is None or side.kind not in ("time", "date") or name.lower() not in DATE_PARTS:
         return None
     return Operand("number", extract_part(name.lower(), side.value))

@@ -1,4 +1,4 @@
-"""Relations of a query: the arrays of a group, or a metadata table, as named in its FROM clause."""
+"""The relations that a FROM clause can name: the arrays of a group, or a metadata table."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 FEW_ROWS = 200_000
-"""The number of cells up to which reading rows is faster than having Spark analyze the query a second
+"""The number of cells up to which reading rows is faster than letting Spark analyze the query a second
 time."""
 _MIN_CELLS_PER_GROUP: Final = 2
-"""The minimum average number of cells per group to aggregate by groups. A row of moments costs more than a
-cell."""
+"""The minimum average number of cells per group for which computing moments per group pays off. A row of
+moments costs more than a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReads:
-    """The chunks that a SQL query reads of one relation."""
+    """The chunks that a SQL query reads from one relation, and how it reads them."""
 
     table: str
     """The name of the table in the query."""
@@ -57,49 +57,49 @@ class TableReads:
     """`groups` if tasks aggregate the chunks that they read, `rows` if Spark receives rows."""
     counts: ChunkCounts
     scan: TableScan | None = None
-    """The scan of all cells and arrays that the result depends on; None if not recorded."""
+    """The scan of all cells and arrays on which the result depends; None if it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRelation:
-    """A metadata table of a repository, as a relation in a SQL query."""
+    """A metadata table that a SQL query uses as a relation."""
 
     name: str
     view: View
 
     @property
     def columns(self) -> dict[str, str]:
-        """The names and Spark types of all columns of a metadata table in a SQL query."""
+        """The names and Spark types of all columns of the metadata table."""
         return {field.name: to_spark_type(field.type) for field in get_metadata_table(self.name).schema}
 
     def schema(self, needs: TableNeeds) -> pa.Schema:
-        """Return the columns of a metadata table. A SQL query always reads all of them."""
+        """Return the Arrow schema of the metadata table. Queries always read all of its columns."""
         return get_metadata_table(self.name).schema
 
     def title(self, needs: TableNeeds) -> str:
-        """Return a title of a metadata table for Spark's web UI."""
+        """Return a title for the metadata table in Spark's web UI."""
         return f"{describe_location(self.view.repo)}: {self.name}"
 
     def tasks(self) -> list[Any]:
-        """List the units of work that read a metadata table, one per task."""
+        """List the units of work of the metadata table, one per task."""
         return list(get_metadata_table(self.name).tasks(self.view))
 
     def read(self, item: Any) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one unit of work of a metadata table."""
+        """Read the rows of one unit of work."""
         return get_metadata_table(self.name).read(self.view, item)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRelation:
-    """The arrays of a group, as a relation in a SQL query. They may form several tables."""
+    """The arrays of a group that a SQL query uses as a relation. They may form several tables."""
 
     session: Session
     tables: GroupTables
     location: str
     statistics: bool = True
-    """True if chunk statistics are used."""
+    """True if the query may use chunk statistics."""
     scans: dict[tuple[str, ...], TableScan] = field(default_factory=dict)
-    """Scans of whole tables by their dimensions, which cache coordinates for a query."""
+    """Whole-table scans, keyed by dimensions. They cache coordinate values for the query."""
 
     @property
     def columns(self) -> dict[str, str]:
@@ -111,7 +111,7 @@ class ArrayRelation:
         }
 
     def schema(self, needs: TableNeeds) -> pa.Schema:
-        """Return the columns that a SQL query reads from the arrays of a group."""
+        """Return the Arrow schema of the columns that a query reads from the group."""
         return keep_columns(self._choose_table(needs), needs).schema
 
     def title(self, needs: TableNeeds) -> str:
@@ -120,15 +120,17 @@ class ArrayRelation:
         return replace(scan, table=keep_columns(scan.table, needs)).title
 
     def scan(self, needs: TableNeeds, utc: bool) -> TableScan:
-        """Return a scan of the needed columns, restricted to indices for which the conditions can hold."""
+        """Return a scan of the needed columns, restricted to the indices for which the conditions can
+        hold.
+        """
         return prune_scan(self._scan_all(needs), needs, utc)
 
     def reduce(
         self, query: Query, scope: Scope, needs: TableNeeds, utc: bool, slots: int
     ) -> tuple[tuple[Edit, ...], Aggregation] | None:
-        """Plan how to answer a SELECT from groups of cells instead of single cells.
+        """Plan the computation of a SELECT from groups of cells instead of single cells.
 
-        Return None if this saves little.
+        Return None if it is impossible or saves little.
         """
         if needs.columns is None:
             return None
@@ -150,7 +152,7 @@ class ArrayRelation:
     def choose(self, needs: TableNeeds) -> TableScan:
         """Choose the table of a group that a SQL query uses.
 
-        Return a scan of all its rows and columns.
+        Return a scan of all rows and columns of that table.
         """
         return self._scan_all(needs)
 
@@ -179,13 +181,13 @@ class ArrayRelation:
 
 Relation: TypeAlias = ArrayRelation | MetadataRelation
 Sessions: TypeAlias = dict[tuple[Any, ...], tuple[Session, str]]
-"""Open sessions and their locations, by repository name and version."""
+"""Open sessions and their locations, keyed by repository name and version."""
 
 
 def resolve_relation(
     use: TableUse, repos: Mapping[str, AnyRepository], opened: Sessions, *, statistics: bool = True
 ) -> Relation:
-    """Resolve a table name in a SQL query to a relation: arrays or a metadata table.
+    """Resolve a table name in a SQL query to a relation: the arrays of a group, or a metadata table.
 
     A session is opened once per version.
     """
@@ -218,7 +220,7 @@ def _open_repository(repo: AnyRepository, use: TableUse) -> Repository:
 
 
 def _find_group_tables(session: Session, use: TableUse) -> GroupTables:
-    """Return the tables of the group or array that the rest of a table name refers to."""
+    """Return the tables of the group or array named by the parts that follow the repository name."""
     path = "/" + "/".join(part.strip("/") for part in use.rest)
     try:
         return find_tables(session, path)

@@ -1,4 +1,4 @@
-"""Translate SQL conditions on one variable to conditions that numpy can evaluate on values and statistics.
+"""Translate SQL conditions on one variable to conditions that numpy can evaluate on values and on statistics.
 
 Translations are exact: a condition holds for a value if and only if it does in Spark. Conditions whose
 meaning is uncertain are not translated.
@@ -32,9 +32,9 @@ _WIDE_BITS: Final = 64
 
 
 def translate_filter(condition: exp.Expr, table: ArrayTable, utc: bool) -> ValueFilter | None:
-    """Translate a SQL condition on the values of a variable to a filter.
+    """Translate a SQL condition on the values of one variable to a filter.
 
-    Return None unless it is the only column.
+    Return None for conditions that use other columns, or that cannot be translated exactly.
     """
     names = {column.name.lower() for column in condition.find_all(exp.Column)}
     matches = [column for column in table.columns if column.name.lower() in names]
@@ -72,7 +72,7 @@ def _translate_in(condition: exp.In, column: Column, *, wanted: bool, utc: bool)
     if any(condition.args.get(key) for key in ("query", "unnest", "field")):
         return None
     if len({get_kind(each) for each in condition.expressions}) != 1:
-        return None  # Spark casts all of them to one type, and null makes NOT IN false
+        return None  # Spark casts all list items to one type, and null makes NOT IN false
     options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
     return _combine([_translate(each, column, wanted=wanted, utc=utc) for each in options], not wanted)
 
@@ -99,8 +99,8 @@ def _translate_comparison(
 
 
 def _find_constant(expression: exp.Expr, arrow: pa.DataType, utc: bool) -> Any:
-    """Convert a constant as Spark does to compare it with values of a type; None if the conversion is
-    uncertain."""
+    """Convert a constant as Spark does before comparing it with values of the given type. Return None if the
+    conversion is uncertain."""
     constant = evaluate_constant(expression)
     if constant is None:
         return None

@@ -1,1 +1,1 @@
-"""SQL statements that change arrays, and statements that create, list or drop branches and tags."""
+"""SQL statements that modify arrays, and statements that create, list or drop branches and tags."""

@@ -20,7 +20,7 @@ from icefloe.query.write.cells import KEY, TARGET
 from icefloe.session import Session
 
 SOURCE: Final = "s:"
-"""The prefix of columns that come from the source of MERGE."""
+"""The prefix of column names that come from the source of a MERGE statement."""
 _BEFORE: Final = "SELECT "
 UPDATED: Final = "updated"
 DELETED: Final = "deleted"
@@ -29,14 +29,14 @@ INSERTED: Final = "inserted"
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """The change of one cell by a WHEN clause of MERGE, or by a whole statement."""
+    """The change that a WHEN clause of MERGE, or a whole statement, makes to a cell."""
 
     kind: str
     condition: str | None
     values: Mapping[str, str]
     """The new value of each variable that the clause sets, as a SQL expression."""
     coordinates: Mapping[str, str] = field(default_factory=dict)
-    """The coordinates of a new cell by dimension, as SQL expressions. Empty for existing cells."""
+    """The coordinates of an inserted cell, as one SQL expression per dimension. Empty for existing cells."""
 
 
 Qualify = Callable[[str], str]
@@ -50,9 +50,9 @@ def make_clause(
     qualify: Qualify = str,
     source: Sequence[str] = (),
 ) -> Clause:
-    """Check the changes of a statement, and write them as SQL expressions.
+    """Validate the changes of a statement, and translate them to SQL expressions.
 
-    `source` has the columns that `*` stands for.
+    `source` lists the columns that `*` stands for.
     """
     condition = None if condition is None else qualify(condition)
     if isinstance(action, DeleteCells):
@@ -78,7 +78,9 @@ def make_clause(
 
 
 def _select_from_source(table: ArrayTable, source: Sequence[str], is_insert: bool) -> list[Assignment]:
-    """Assign the source column of the same name to each variable, and for INSERT also to each dimension."""
+    """Expand `*`: assign the source column of the same name to each variable and, for INSERT, to each
+    dimension.
+    """
     known = {name.lower(): name for name in source}
     wanted = [*(table.dims if is_insert else ()), *(column.name for column in _list_writable(table))]
     for name in wanted:
@@ -92,7 +94,9 @@ def _list_writable(table: ArrayTable) -> list[Column]:
 
 
 def find_variable(table: ArrayTable, name: str) -> Column:
-    """Return the variable that a statement changes, by name. Raise InvalidInputError for a coordinate."""
+    """Return a variable that a statement changes, by name. Raise InvalidInputError if the name is a
+    coordinate.
+    """
     column = table.column(name)
     if column.role is not Role.VARIABLE or column.numeric:
         raise InvalidInputError(
@@ -104,7 +108,7 @@ def find_variable(table: ArrayTable, name: str) -> Column:
 
 
 def divide_columns(table: ArrayTable, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Divide the columns of an INSERT statement into dimensions and variables, each with its position in the
+    """Split the columns of an INSERT statement into dimensions and variables, each with its position in the
     rows.
 
     Auxiliary coordinates are part of the grid and are ignored.
@@ -155,14 +159,12 @@ def _has_missing_value(info: ArrayInfo, session: Session) -> bool:
     return info.coding.find_missing(info.coding.view(fill.astype(info.coding.stored))) is not None
 
 
-# Names of columns in MERGE
+# Column names in MERGE
 
 
 @dataclass(frozen=True, slots=True)
 class MergeNames:
-    """A resolver for the column names in the changes of a MERGE statement, which refer to the target or the
-    source.
-    """
+    """A resolver for column names in a MERGE statement, which refer to the target or to the source."""
 
     target: str
     target_columns: Sequence[str]
@@ -170,9 +172,7 @@ class MergeNames:
     source_columns: Sequence[str]
 
     def qualify(self, text: str, *, only_source: bool = False) -> str:
-        """Return an expression of a MERGE statement with the column names of the frame that joins target and
-        source.
-        """
+        """Rewrite an expression to use the column names of the DataFrame that joins target and source."""
         parts: list[str] = []
         at = 0
         for column in sorted(_list_columns(text), key=lambda column: column.parts[0].meta["start"]):
@@ -182,12 +182,12 @@ class MergeNames:
         return "".join([*parts, text[at:]])
 
     def find_target_columns(self, text: str) -> set[str]:
-        """Return the columns of the target that an expression of a MERGE statement uses."""
+        """Return the target columns that an expression of a MERGE statement uses."""
         names = (self._resolve(column, text, False)[0] for column in _list_columns(text))
         return {name.removeprefix(TARGET) for name in names if name.startswith(TARGET)}
 
     def find_source_columns(self, text: str) -> set[str]:
-        """Return the columns of the source that an expression of a MERGE statement uses."""
+        """Return the source columns that an expression of a MERGE statement uses."""
         names = (self._resolve(column, text, False)[0] for column in _list_columns(text))
         return {name.removeprefix(SOURCE) for name in names if name.startswith(SOURCE)}
 
@@ -216,8 +216,8 @@ class MergeNames:
         return having[0] + sides[having[0]][first], parts[0]
 
     def find_keys(self, conditions: Sequence[str], dims: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """Return the source expression that ON of a MERGE statement compares with each dimension, and all
-        other conditions.
+        """Return the source expression that the ON clause compares with each dimension, and all other
+        conditions.
         """
         keys: dict[str, str] = {}
         others: list[str] = []
@@ -237,8 +237,8 @@ class MergeNames:
         return keys, others
 
     def _find_key(self, text: str, dims: Sequence[str]) -> tuple[str, str] | None:
-        """Return the dimension and the source expression that a condition compares with `=`; None for other
-        conditions."""
+        """Return the dimension and the source expression that a condition compares with `=`, or None for
+        other conditions."""
         signs = [token for token in sqlglot.tokenize(text, dialect=DIALECT) if token.text in ("=", "==")]
         if len(signs) != 1 or not isinstance(_parse_expression(text), exp.EQ):
             return None
@@ -277,7 +277,7 @@ def _list_columns(text: str) -> list[exp.Column]:
 
 
 def write_clause_number(clauses: Mapping[int, tuple[str, Clause]]) -> str:
-    """Return the SQL expression for the number of the first MERGE clause that changes a row; null if none
+    """Return a SQL expression for the number of the first MERGE clause that applies to a row, or null if none
     does.
     """
     whens = [
@@ -288,8 +288,8 @@ def write_clause_number(clauses: Mapping[int, tuple[str, Clause]]) -> str:
 
 
 def write_values(clauses: Mapping[int, Clause], names: Sequence[str], number: str) -> list[str]:
-    """Return the SQL expressions for the values that a statement changes, given the column with the number of
-    the clause.
+    """Return SQL expressions for the new values of variables, depending on the column that holds the clause
+    number.
     """
     written = []
     for name in names:
@@ -302,7 +302,7 @@ def write_values(clauses: Mapping[int, Clause], names: Sequence[str], number: st
 
 
 def write_coordinates(clauses: Mapping[int, Clause], dims: Sequence[str], number: str) -> list[str]:
-    """Return the SQL expressions for the coordinates of the cell that a row of a MERGE statement changes."""
+    """Return SQL expressions for the coordinates of the cell that each row of a MERGE statement changes."""
     written = []
     for dim in dims:
         key = quote_name(KEY + dim)

@@ -1,7 +1,7 @@
-"""Parse SQL statements that change arrays, or that list, create and drop branches and tags.
+"""Parse SQL statements that modify arrays, or that list, create and drop branches and tags.
 
-sqlglot checks the syntax. The statement is then divided at its keywords, so that Spark receives conditions
-and values exactly as they were written.
+sqlglot checks the syntax. The statement is then split at its keywords, so that Spark receives conditions and
+values exactly as written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _OPENING: Final = {"(": 1, ")": -1, "[": 1, "]": -1}
 _CHANGES: Final = ("MERGE", "UPDATE", "DELETE", "INSERT")
 _REFS: Final = ("BRANCH", "TAG")
 _LEADING_WORD: Final = "x "
-"""A word before the statement: sqlglot does not tokenize the rest of a statement that begins with SHOW."""
+"""A dummy word that is put before the statement, because sqlglot does not tokenize the rest of a statement
+that begins with SHOW.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,14 @@ class TargetName:
 
     repo: str
     text: str
-    """The name, version and alias as written in the statement."""
+    """The name, version and alias, as written in the statement."""
     alias: str
     """The name that qualifies the columns of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A parsed assignment of an expression to a column, in a SQL statement such as UPDATE."""
+    """An assignment of an expression to a column, in a SQL statement such as UPDATE."""
 
     column: str
     value: str
@@ -47,9 +49,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class SetValues:
-    """A parsed SET of a SQL statement, which sets variables of matching cells.
+    """A SET action, which assigns new values to variables of matching cells.
 
-    Without assignments, all come from the source.
+    Without assignments, all variables are set from the source columns of the same name.
     """
 
     assignments: tuple[Assignment, ...] | None
@@ -57,12 +59,12 @@ class SetValues:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCells:
-    """A parsed DELETE action of a SQL statement, which makes all variables of matching cells missing."""
+    """A DELETE action, which sets all variables of matching cells to missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class InsertCells:
-    """A parsed INSERT action of a SQL statement, which sets the cell at some coordinates."""
+    """An INSERT action, which sets the values of the cell at the given coordinates."""
 
     assignments: tuple[Assignment, ...] | None
 
@@ -122,7 +124,7 @@ class DescribeHistory:
     name: str
     """The repository name, possibly with a version, as written."""
     rest: str
-    """The LIMIT clause as written."""
+    """The text after the repository name, such as a LIMIT clause, as written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,8 @@ class CreateRef:
     repo: str
     exists_ok: bool
     version: str | None
-    """The version, which `open_session` receives as `versionAsOf`, or as `timestampAsOf` if `is_time` is
-    set."""
+    """The version at which to create the ref. It is passed to `open_session` as `timestampAsOf` if `is_time`
+    is set, otherwise as `versionAsOf`."""
     is_time: bool = False
 
 
@@ -162,8 +164,8 @@ Statement: TypeAlias = DataChange | DescribeHistory | ShowRefs | CreateRef | Dro
 
 
 def parse_statement(text: str, repos: Collection[str]) -> Statement | None:
-    """Parse a statement on one of the repositories. Return None for queries and for statements on other
-    tables."""
+    """Parse a statement that targets one of the repositories. Return None for queries, and for statements on
+    other tables."""
     try:
         words = _StatementTokens(
             _LEADING_WORD + text, sqlglot.tokenize(_LEADING_WORD + text, dialect=DIALECT)[1:]
@@ -204,7 +206,7 @@ def _parse_change(words: _StatementTokens, repos: Collection[str]) -> DataChange
 
 
 def _hide_insert_version(words: _StatementTokens) -> str:
-    """Replace the version after INSERT INTO name with spaces, because sqlglot does not support it."""
+    """Blank out the version after the target of INSERT INTO, because sqlglot does not support it."""
     at, query = words.find("VERSION"), words.find("SELECT", "VALUES", "FROM", "WITH", "(")
     if words.upper(0) != "INSERT" or at is None or (query is not None and at > query):
         return words.text
@@ -362,7 +364,7 @@ def _parse_show(words: _StatementTokens, repos: Collection[str]) -> ShowRefs:
 
 
 def _parse_alter(words: _StatementTokens, repos: Collection[str]) -> CreateRef | DropRef | None:
-    """Parse Iceberg's syntax, such as ALTER TABLE name CREATE BRANCH dev."""
+    """Parse Iceberg's syntax for branches and tags, such as ALTER TABLE name CREATE BRANCH dev."""
     repo = _find_repo(_unquote(words.word(2)), repos)
     verb = words.find("CREATE", "DROP")
     if repo is None or verb is None or words.upper(verb + 1) not in _REFS:
@@ -396,7 +398,7 @@ def _parse_ref(words: _StatementTokens, repos: Collection[str], repo: str | None
 
 def _parse_version(words: _StatementTokens, at: int) -> tuple[str | None, bool, int]:
     """Parse a version, such as AS OF VERSION 'v1' or TIMESTAMP AS OF '2024-05'. Return the version, whether
-    it is a time, and the next token."""
+    it is a time, and the index of the next token."""
     for word in ("VERSION", "TIMESTAMP"):
         if words.has(at, ("AS", "OF", word)) or words.has(at, (word, "AS", "OF")):
             if at + 3 >= len(words):
@@ -444,7 +446,7 @@ class _StatementTokens:
         return len(self.tokens)
 
     def start(self, at: int) -> int:
-        """Return the position of a token in the statement."""
+        """Return the position in the statement at which a token starts."""
         return int(self.tokens[at].start)
 
     def word(self, at: int) -> str:
@@ -456,11 +458,11 @@ class _StatementTokens:
         return self.word(at).upper() if at < len(self) else ""
 
     def has(self, at: int, words: Sequence[str]) -> bool:
-        """Return whether the tokens from a position on are the given words."""
+        """Return True if the tokens starting at an index are the given words."""
         return all(self.upper(at + step) == word for step, word in enumerate(words))
 
     def is_next(self, first: str, *second: str) -> bool:
-        """Return whether the statement begins with a word that is followed by one of the given words."""
+        """Return True if the statement begins with `first`, followed by one of the words in `second`."""
         return self.upper(0) == first and self.upper(1) in second
 
     def cut(self, start: int, stop: int) -> str:
@@ -470,7 +472,7 @@ class _StatementTokens:
         return self.text[self.start(start) : int(self.tokens[stop - 1].end) + 1]
 
     def find_all(self, *words: str, start: int = 0, stop: int | None = None) -> Iterator[int]:
-        """Yield the indices of the given words."""
+        """Yield the token indices at which any of the given words occurs."""
         depth = 0
         for at in range(start, len(self) if stop is None else stop):
             word = self.upper(at)
@@ -479,29 +481,29 @@ class _StatementTokens:
             depth += _OPENING.get(word, 0) + (word == "CASE") - (word == "END" and depth > 0)
 
     def find(self, *words: str) -> int | None:
-        """Return the index of the first occurrence of any given word, or None."""
+        """Return the token index of the first occurrence of any given word, or None."""
         return next(self.find_all(*words), None)
 
     def require(self, word: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the index of a keyword. Raise an error if it is missing."""
+        """Return the token index of a keyword. Raise an error if the statement lacks it."""
         found = next(self.find_all(word, start=start, stop=stop), None)
         if found is None:
             raise _make_syntax_error(f"{word} is missing in {self.cut(start, stop or len(self))!r}")
         return found
 
     def split(self, start: int, stop: int, sign: str) -> list[tuple[int, int]]:
-        """Split a range of tokens at a separator."""
+        """Split a range of tokens at a separator, and return the text of each part."""
         borders = [start - 1, *self.find_all(sign, start=start, stop=stop), stop]
         return [(first + 1, last) for first, last in pairwise(borders)]
 
     def split_list(self, start: int, stop: int) -> list[str]:
-        """Return the items of a list in parentheses."""
+        """Return the text of each item in a parenthesized list."""
         if self.upper(start) != "(" or self.close(start) != stop - 1:
             raise _make_syntax_error(f"expected one list in parentheses, not {self.cut(start, stop)!r}")
         return [self.cut(*each) for each in self.split(start + 1, stop - 1, ",")]
 
     def close(self, start: int) -> int:
-        """Return the index of the token that closes a parenthesis."""
+        """Return the index of the token that closes the parenthesis at a position."""
         depth = 0
         for at in range(start, len(self)):
             depth += _OPENING.get(self.upper(at), 0)

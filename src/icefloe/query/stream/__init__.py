@@ -1,1 +1,3 @@
-"""Follow a branch: positions in its history, and the rows, chunks and commits between two positions."""
+"""Stream the changes of a branch: positions in its history, and the rows, chunks and commits between two
+positions.
+"""

@@ -1,4 +1,4 @@
-"""Positions of a stream in the history of a branch: the start of the stream, and the end of its next batch.
+"""Stream positions in the history of a branch: where a stream starts, and where its next batch ends.
 
 A position is just a snapshot id. After a restart, the id alone is enough to continue, even if `amend`,
 `reset`, `merge` or `expire` have changed which snapshots precede the tip of the branch.
@@ -66,7 +66,9 @@ class StreamSettings:
 
 
 def _choose(options: QueryOptions, name: str, choices: tuple[str, ...]) -> str:
-    """Return the chosen value of an option. The first choice is the default."""
+    """Return the value of an option that must be one of the given choices. The first choice is the
+    default.
+    """
     given = (options.text(name) or choices[0]).lower()
     if given not in choices:
         raise make_unknown_name_error(f"value of {name}", given, choices, kind=ErrorKind.NOT_ALLOWED)
@@ -74,7 +76,7 @@ def _choose(options: QueryOptions, name: str, choices: tuple[str, ...]) -> str:
 
 
 def find_start(repo: Repository, settings: StreamSettings) -> str:
-    """Return the position at which a new stream starts. Changes after it are emitted."""
+    """Return the position at which a new stream starts. The stream emits all changes after it."""
     if settings.start == "earliest":
         return START
     if settings.start == "latest":
@@ -95,7 +97,7 @@ def advance(
     *,
     limited: bool = True,
 ) -> str:
-    """Advance the position of a stream: return where the next batch ends.
+    """Return the position at which the next batch of a stream ends.
 
     Parameters
     ----------
@@ -106,21 +108,21 @@ def advance(
     start
         The position after the previous batch.
     tip
-        The last position that the batch may reach.
+        The latest position that the batch may reach.
     measure
-        Returns the bytes of the chunks that differ between two snapshots.
+        A function that returns the number of bytes in the chunks that differ between two snapshots.
     limited
-        False ignores the limits of the settings.
+        If False, ignore the batch size limits in the settings.
 
     Returns
     -------
     str
-        The end of the batch; `start` if nothing is new.
+        The end of the batch; equal to `start` if there is nothing new.
     """
     if start == tip:
         return start
     if start == START and settings.grain != "commits":
-        return tip  # emit the whole table at the newest version
+        return tip  # emit the whole table at the latest version
     new = [each.id for each in list_commits(repo, settings, start, tip)]
     if not limited or not new:
         return tip
@@ -133,10 +135,10 @@ def advance(
 
 
 def list_commits(repo: Repository, settings: StreamSettings, start: str, tip: str) -> list[SnapshotInfo]:
-    """List the commits between the position of a stream and the tip, oldest first.
+    """List the commits between a stream position and the tip, oldest first.
 
-    If `start` is no longer in the history of the tip, because the branch was amended or reset, the commits
-    after the newest common ancestor are new.
+    If `start` is no longer in the history of the tip, because the branch was amended or reset, list the
+    commits after the newest common ancestor.
     """
     newer: list[SnapshotInfo] = []
     for commit in repo.ancestry(snapshot_id=tip):
@@ -160,9 +162,9 @@ def list_commits(repo: Repository, settings: StreamSettings, start: str, tip: st
 
 
 def open_position(repo: Repository, position: str) -> Session | None:
-    """Open a session on the snapshot of a stream's position.
+    """Open a read-only session at a stream position.
 
-    Return None for the start, or if the snapshot has expired.
+    Return None for `START`, or if the snapshot has expired.
     """
     if position == START:
         return None
@@ -173,7 +175,7 @@ def open_position(repo: Repository, position: str) -> Session | None:
 
 
 def make_lost_base_error(settings: StreamSettings, position: str) -> SnapshotNotFoundError:
-    """Create the error for the position of a stream that has expired or is no longer in the history."""
+    """Create the error for a stream position that has expired or is no longer in the branch's history."""
     return SnapshotNotFoundError(
         f"the stream has read {settings.branch} up to snapshot {position}, which is no longer in the history"
         " of the branch or has expired, so changes since then cannot be found. Set the option onLostBase to"
@@ -184,7 +186,7 @@ def make_lost_base_error(settings: StreamSettings, position: str) -> SnapshotNot
 
 
 def move_bookmark(repo: Repository, settings: StreamSettings, position: str, *, suffix: str = "") -> None:
-    """Move the bookmark branch of a stream to a position, which protects the snapshot from deletion."""
+    """Move a stream's bookmark branch to a position, to protect that snapshot from expiration."""
     if settings.bookmark is None or position == START:
         return
     name = f"{_BOOKMARK}{settings.bookmark}{suffix}"

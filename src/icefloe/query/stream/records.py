@@ -1,4 +1,6 @@
-"""List the chunks and commits between two positions of a stream, as Arrow record batches. Reads no chunks."""
+"""List the commits and changed chunks between two stream positions as Arrow record batches, without reading
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ CHUNK_SCHEMA: Final = CHUNKS.append(pa.field(CHANGE, pa.string()))
 
 
 def make_commit_batch(commits: Sequence[SnapshotInfo]) -> pa.RecordBatch:
-    """Return a record batch of a stream with one record per commit."""
+    """Return a record batch with one row per commit."""
     rows = [
         (each.id, each.parent_id, each.written_at, each.message, json.dumps(each.metadata, default=str))
         for each in commits
@@ -37,9 +39,7 @@ def make_commit_batch(commits: Sequence[SnapshotInfo]) -> pa.RecordBatch:
 def list_changed_arrays(
     before: Session | None, after: Session, group: str, variables: Sequence[str] | None
 ) -> list[str]:
-    """List the arrays of a group whose chunk references differ between two versions, for the records of a
-    stream.
-    """
+    """List the arrays of a group whose chunk references differ between two versions."""
     if before is None:
         space = after._workspace
         paths = [node.path for node in space.arrays_with_chunks(space.paths())]
@@ -51,7 +51,7 @@ def list_changed_arrays(
 
 
 def read_changed_chunks(before: Session | None, after: Session, path: str) -> Iterator[pa.RecordBatch]:
-    """Yield the chunk references of an array that changed between two versions, as records of a stream."""
+    """Yield record batches of the chunk references of an array that changed between two versions."""
     space = after._workspace
     if before is None:
         yield from _make_batches(space, path, None, WRITTEN)
@@ -78,9 +78,7 @@ def _make_batches(
 
 
 def count_changed_bytes(before: Session | None, after: Session, group: str) -> int:
-    """Count the bytes of all chunks of a group that were written between two versions, for the records of a
-    stream.
-    """
+    """Count the bytes of all chunks in a group that were written between two versions."""
     total = 0
     for path in list_changed_arrays(before, after, group, None):
         for batch in read_changed_chunks(before, after, path):

@@ -1,6 +1,6 @@
-"""Find the rows of a table that differ between two versions. Rows are matched by label.
+"""Find the table rows that differ between two versions. Rows are matched by coordinate label.
 
-Chunk references determine which blocks are read: a block whose chunks have the same fingerprints at the same
+Chunk references determine which blocks are read. A block whose chunks have the same fingerprints at the same
 labels has no changed rows. In all other blocks, the decoded values of both versions are compared. Moved,
 rechunked and rewritten content is reported only if a value differs.
 """
@@ -28,7 +28,7 @@ from icefloe.query.schema import ArrayInfo, ArrayTable, Column, Role, find_table
 from icefloe.session import Session
 
 CHANGE: Final = "_change"
-"""The column with the kind of change: `written` or `removed`."""
+"""The name of the column that holds the kind of change: `written` or `removed`."""
 WRITTEN: Final = "written"
 REMOVED: Final = "removed"
 
@@ -37,7 +37,7 @@ Mask = NDArray[np.bool_]
 
 
 def find_table(session: Session, group: str, columns: Sequence[str], *, every_column: bool) -> ArrayTable:
-    """Return the table whose changed rows a stream emits."""
+    """Return the schema of the table whose changed rows a stream emits."""
     try:
         table = find_tables(session, group).choose(columns)
         whole = find_tables(session, group).choose(None) if every_column else table
@@ -59,26 +59,26 @@ def _make_schema_error(session: Session, problem: str) -> InvalidInputError:
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The changed rows of a table between two versions, for a stream. Rows are matched by label."""
+    """The row changes of a table between two versions. Rows are matched by coordinate label."""
 
     old: TableScan | None
     """The earlier version; None if the table did not exist."""
     new: TableScan
     matches: tuple[Indices, ...]
-    """The earlier position of each label of the later version, per dimension; -1 for a new label."""
+    """For each dimension, the position in the earlier version of each label in the later version; -1 for new
+    labels.
+    """
 
     @staticmethod
     def between(old: TableScan | None, new: TableScan) -> TableChanges:
-        """Match the rows of two versions of a table by label, for a stream."""
+        """Match the rows of two versions of a table by coordinate label."""
         if old is None:
             return TableChanges(None, new, tuple(np.full(size, -1) for size in new.table.shape))
         pairs = [(_read_labels(old, dim), _read_labels(new, dim)) for dim in new.table.dims]
         return TableChanges(old, new, tuple(match_labels(*pair) for pair in pairs))
 
     def find_changed_blocks(self, plan: ScanPlan) -> Indices:
-        """Return the numbers of the blocks of the later version that may contain changed rows for a
-        stream.
-        """
+        """Return the numbers of the blocks in the later version that may contain changed rows."""
         shape = tuple(len(edges) for edges in plan.edges)
         same = np.full(shape, self.old is not None)
         if self.old is not None:
@@ -95,7 +95,7 @@ class TableChanges:
         return np.flatnonzero(~same.ravel())
 
     def _compare_chunks(self, before: ArrayInfo, after: ArrayInfo, column: Column, plan: ScanPlan) -> Mask:
-        """Return a mask of the blocks that have the same chunks of an array at the same labels in both
+        """Return a mask of the blocks in which an array has the same chunks at the same labels in both
         versions."""
         assert self.old is not None  # noqa: S101 - the caller has checked
         spaces = self.old.session._workspace, self.new.session._workspace
@@ -123,7 +123,7 @@ class TableChanges:
         return known.transpose(order).reshape([sizes.get(axis, 1) for axis in range(len(plan.edges))])
 
     def read_written(self, plan: ScanPlan, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Read the rows for a stream that are new or have other values in the later version."""
+        """Read the rows in the given blocks that are new or whose values differ from the earlier version."""
         news = TableArrays(self.new.session, plan)
         olds = None if self.old is None else TableArrays(self.old.session, self.old.plan())
         for number in numbers:
@@ -135,7 +135,7 @@ class TableChanges:
                 yield add_change(batch, WRITTEN)
 
     def _find_equal_rows(self, olds: TableArrays, block: Block, rows: pa.Table) -> Mask:
-        """Return a mask of the rows in a block that the earlier version contains with the same values."""
+        """Return a mask of the rows in a block that have the same values in the earlier version."""
         assert self.old is not None  # noqa: S101 - the caller has checked
         same = np.zeros(tuple(span.count for span in block), bool)
         chosen = [_pair_positions(self.matches[axis], span) for axis, span in enumerate(block)]
@@ -154,7 +154,7 @@ class TableChanges:
         return same.ravel()
 
     def removed(self) -> list[TableScan]:
-        """Return scans of the earlier version that together select each removed row exactly once."""
+        """Return scans of the earlier version that together cover each removed row exactly once."""
         if self.old is None:
             return []
         table = self.old.table
@@ -165,7 +165,7 @@ class TableChanges:
         ]
         scans = []
         for axis, lost in enumerate(gone):
-            # Dimensions before this one keep the labels that still exist, so that no row is selected twice.
+            # Earlier dimensions keep only labels that still exist, so that no row occurs twice.
             kept = [np.setdiff1d(np.arange(table.shape[each]), gone[each]) for each in range(axis)]
             rest = [np.arange(size) for size in table.shape[axis + 1 :]]
             indices = (*kept, lost, *rest)
@@ -188,9 +188,9 @@ class TableChanges:
 
 
 def match_labels(old: Values, new: Values) -> Indices:
-    """Return the old position of each new row of a stream by its label; -1 for a label that did not exist.
+    """Return the position of each new label among the old labels; -1 for labels that did not exist.
 
-    The nth occurrence of a label matches its nth occurrence in the other version.
+    The nth occurrence of a duplicate label matches its nth occurrence in the other version.
     """
     import pandas as pd  # type: ignore[import-untyped]
 
@@ -223,11 +223,11 @@ def _read_labels(scan: TableScan, dim: str) -> Values:
 
 
 def _match_chunks(before: Indices, after: Indices, matches: Indices) -> Indices:
-    """Return, for each chunk along a dimension, the earlier chunk with the same labels; -1 if there is
-    none."""
+    """Return, for each chunk along a dimension, the chunk of the earlier version with the same labels; -1 if
+    there is none."""
     starts, stops = after[:-1], after[1:]
     first = matches[starts]
-    # All labels of a chunk moved by the same distance, if neighbours in it are still neighbours.
+    # If neighbouring labels in a chunk are still neighbours, all of its labels moved by the same distance.
     breaks = np.concatenate([[0], np.cumsum(np.diff(matches) != 1)])
     together = breaks[stops - 1] == breaks[starts]
     chunk = np.searchsorted(before, first, side="right") - 1
@@ -238,14 +238,16 @@ def _match_chunks(before: Indices, after: Indices, matches: Indices) -> Indices:
 
 
 def _describe_meaning(workspace: Workspace, info: ArrayInfo) -> str:
-    """Describe the metadata that determines how the chunks of an array are decoded."""
+    """Serialize the metadata that determines how an array's chunks are decoded, for comparison between
+    versions.
+    """
     document = json.loads(workspace.array(info.path).user_data)
     return json.dumps({key: value for key, value in document.items() if key != "shape"}, sort_keys=True)
 
 
 def _pair_positions(matches: Indices, span: Span) -> tuple[Indices, Indices]:
-    """Return the positions in a span whose labels existed before, and their earlier positions, in ascending
-    order."""
+    """Return the positions in a span whose labels exist in the earlier version, and their positions there, in
+    ascending order."""
     found = matches[span.start : span.stop]
     positions = np.flatnonzero(found >= 0)
     order = np.argsort(found[positions], kind="stable")
@@ -253,11 +255,11 @@ def _pair_positions(matches: Indices, span: Span) -> tuple[Indices, Indices]:
 
 
 def find_equal_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
-    """Return a mask of a stream's rows whose values are equal in two versions.
+    """Compare two columns row by row. Return a mask of the rows with equal values.
 
-    Missing values equal each other.
+    Missing values compare equal.
     """
-    if pa.types.is_struct(one.type):  # complex numbers; Arrow does not compare structs
+    if pa.types.is_struct(one.type):  # complex numbers are structs, which Arrow does not compare
         same = pc.equal(pc.is_null(one), pc.is_null(other))
         fields = range(one.type.num_fields)
         parts = [find_equal_values(pc.struct_field(one, [n]), pc.struct_field(other, [n])) for n in fields]
@@ -271,7 +273,7 @@ def find_equal_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
 
 
 def add_change(batch: pa.RecordBatch, change: str) -> pa.RecordBatch:
-    """Add the column with the kind of change to the rows of a stream."""
+    """Add the column that holds the kind of change to a record batch."""
     kinds = pa.repeat(pa.scalar(change, pa.string()), batch.num_rows)
     schema = batch.schema.append(pa.field(CHANGE, pa.string()))
     return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=schema)

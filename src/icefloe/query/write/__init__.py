@@ -1,1 +1,1 @@
-"""Write rows into arrays, independently of the query engine that provides the rows."""
+"""Write table rows into arrays, independently of the query engine that provides the rows."""

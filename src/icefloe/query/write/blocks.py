@@ -1,4 +1,4 @@
-"""Write rows into arrays block by block. A block contains whole chunks of every variable.
+"""Write table rows into arrays block by block. A block contains whole chunks of every variable.
 
 `icefloe.query.write.target` assigns each row to a block and a cell.
 """
@@ -21,11 +21,11 @@ from icefloe.session import Session
 BLOCK = "__block"
 CELL = "__cell"
 CLAUSE = "__clause"
-"""The column with the number of the statement's clause that produced a row."""
+"""The name of the column that holds the number of the statement clause that produced the row."""
 
 
 def place_rows(target: WriteTarget, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace the coordinates of rows to write with their block and cell.
+    """Replace the coordinate columns of rows with their block and cell numbers.
 
     Raise an error for unknown coordinates.
 
@@ -49,7 +49,7 @@ def place_rows(target: WriteTarget, batch: pa.RecordBatch) -> pa.RecordBatch:
 def write_sorted(
     session: Session, target: WriteTarget, batches: Iterator[pa.RecordBatch]
 ) -> tuple[Collected, ...]:
-    """Write rows that have a block and a cell and are sorted by block. Return statistics of the written
+    """Write rows that have block and cell numbers and are sorted by block. Return statistics of the written
     chunks."""
     writer = BlockWriter(session, target)
     waiting: list[pa.RecordBatch] = []
@@ -69,7 +69,7 @@ def write_sorted(
 
 
 class BlockWriter:
-    """A writer of rows into arrays, one whole block at a time."""
+    """A writer that stores rows in arrays, one whole block at a time."""
 
     def __init__(self, session: Session, target: WriteTarget) -> None:
         import zarr
@@ -113,7 +113,7 @@ class BlockWriter:
         raise make_invalid_rows_error(f"two rows have the same coordinates ({where}); drop duplicates")
 
     def _to_local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
-        """Convert cell numbers to positions within the region, per dimension."""
+        """Convert cell numbers to positions within the region of a block, per dimension."""
         if not self._target.shape:
             return ()
         positions = np.unravel_index(cells, self._target.shape)

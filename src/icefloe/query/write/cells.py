@@ -1,4 +1,4 @@
-"""Look up the cells that rows refer to by their coordinates, and add the current values of these cells to the
+"""Look up the array cells at the coordinates of rows, and add the current values of these cells to the
 rows."""
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from icefloe.query.write.target import WriteTarget
 from icefloe.session import Session
 
 KEY = "k:"
-"""The prefix of columns with the coordinates that a row refers to."""
+"""The prefix of the columns that hold a row's coordinates."""
 TARGET = "t:"
-"""The prefix of columns with the current values of the cell."""
+"""The prefix of the columns that hold the current values of a row's cell."""
 UNKNOWN = -1
-"""The block and the cell of a row whose coordinates do not exist."""
+"""The block and cell number of rows whose coordinates do not exist."""
 
 
 def find_cells(target: WriteTarget, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the block and the cell of each row. Rows with null or unknown coordinates get UNKNOWN."""
+    """Add block and cell numbers to rows. Rows with null or unknown coordinates get `UNKNOWN`."""
     keys = [batch.column(KEY + dim) for dim in target.dims]
     usable = np.ones(batch.num_rows, np.bool_)
     for key in keys:
@@ -50,7 +50,7 @@ def _find_nan(key: pa.Array) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class CellReader:
-    """A reader that adds the current values of the cells to rows to write.
+    """A reader that adds the current cell values to rows before they are written.
 
     Each task opens its own session.
     """
@@ -60,11 +60,11 @@ class CellReader:
 
     @property
     def reads_variables(self) -> bool:
-        """True if the current values of the cells to write are read. Rows must then be sorted by block."""
+        """True if current cell values are needed. Rows must then be sorted by block."""
         return any(column.role is Role.VARIABLE for column in self.columns)
 
     def attach(self, session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Add the current values of the cells to rows to write.
+        """Add the current values of the matching cells to rows.
 
         Each chunk is read once if rows are sorted by block.
         """
@@ -78,7 +78,7 @@ class CellReader:
     def _attach(self, columns: list[_OpenColumn], rows: pa.RecordBatch) -> pa.RecordBatch:
         cells = rows.column(CELL).to_numpy(zero_copy_only=False)
         known = np.flatnonzero(cells != UNKNOWN)
-        # Rows without a cell get the index null, and with it null values.
+        # Rows without a cell get a null index, which results in null values.
         index = pa.array(np.cumsum(cells != UNKNOWN) - 1, mask=cells == UNKNOWN)
         if len(known):
             block = rows.column(BLOCK)[int(known[0])].as_py()
@@ -91,7 +91,7 @@ class CellReader:
 
 
 class _OpenColumn:
-    """A column of a table that caches the values of the last block."""
+    """An open table column that caches the values of the last block read."""
 
     def __init__(self, session: Session, column: Column) -> None:
         import zarr

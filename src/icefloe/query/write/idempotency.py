@@ -1,8 +1,8 @@
 """Commit the rows of a job exactly once, even if the job runs several times.
 
-Spark may run a job again after it succeeded, for example if the response was lost. A key (`txnAppId` and
-`txnVersion`, as in Delta Lake) is stored in the commit, and a job whose key is already on the branch commits
-nothing. The commit itself checks the key again, because two runs of a job can overlap.
+Spark may run a job again after it succeeded, for example if the driver did not receive the response. A key
+(`txnAppId` and `txnVersion`, as in Delta Lake) is stored in the commit, and a job whose key is already on the
+branch commits nothing. The commit itself checks the key again, because two runs of a job can overlap.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _SOLVERS: Final[Mapping[str, ConflictSolver | None]] = {
 
 _APPEND: Final = "append"
 Solver: TypeAlias = ConflictSolver | Literal["append"] | None
-"""A conflict solver, or "append" for an `AppendSolver` along the dimension that grows."""
+"""A conflict solver, or "append" for an `AppendSolver` along the append dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """The arguments for committing the rows of a job exactly once."""
+    """The arguments of an exactly-once commit."""
 
     branch: str = "main"
     message: str = _MESSAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     app: str | None = None
     version: str | None = None
-    """The version that forms a unique key together with `app`."""
+    """The version of this run, which forms the unique key together with `app`."""
     solver: Solver = None
-    """The solver for conflicts if the branch has moved; None to raise an error instead."""
+    """The conflict solver to use if the branch has moved; None to raise an error instead."""
 
     @staticmethod
     def from_options(options: QueryOptions) -> CommitRequest:
@@ -78,18 +78,17 @@ class CommitRequest:
 
     @property
     def key(self) -> CommitKey | None:
-        """The idempotency key of the commit of a write; None if none was given."""
+        """The idempotency key of the commit, or None if none was given."""
         return None if self.app is None or self.version is None else CommitKey(self.app, self.version)
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The metadata of the commit of a write, including its idempotency key."""
+        """The commit metadata, including the idempotency key."""
         key = {} if self.app is None else {APP: self.app, VERSION: self.version}
         return {**self.metadata, **key}
 
     def find_commit(self, repo: Repository) -> str | None:
-        """Return the commit with the same idempotency key on the branch, which an earlier write made; None if
-        there is none.
+        """Return the commit on the branch that an earlier write made with the same idempotency key, or None.
 
         If that commit has expired, or was squashed or merged, return the tip of the branch, which contains
         its data. Early releases stored keys only in the commit metadata.
@@ -106,9 +105,9 @@ class CommitRequest:
         return tip.snapshot_id if has_key(tip.workspace.base, self.key) else None
 
     def commit_once(self, repo: Repository, session: Session, append_dim: str) -> str:
-        """Commit a write exactly once: not if its idempotency key is already on the branch.
+        """Commit a write, unless its idempotency key is already on the branch.
 
-        Return the id of the commit.
+        Return the id of the new or existing commit.
         """
         solver = AppendSolver(append_dim) if self.solver == _APPEND else self.solver
         if self.key is None:
@@ -120,9 +119,7 @@ class CommitRequest:
 
 
 def parse_solver(word: str | ConflictSolver | None) -> Solver:
-    """Return the conflict solver for an idempotent commit of a write by name: none, detect, ours, theirs
-    or append.
-    """
+    """Return a conflict solver by name: none, detect, ours, theirs or append."""
     if isinstance(word, ConflictSolver):
         return word
     name = "detect" if word is None else word.lower()
@@ -136,7 +133,7 @@ def parse_solver(word: str | ConflictSolver | None) -> Solver:
 
 
 def check_branch(repo: Repository, branch: str) -> None:
-    """Raise an error if the name of the branch to commit to is a tag."""
+    """Raise an error if the branch to commit to is actually a tag."""
     if branch not in repo.list_branches() and branch in repo.list_tags():
         raise RefNotFoundError(
             f"{branch} is a tag, which cannot be written to; pass a branch", kind=ErrorKind.BRANCH_NOT_FOUND

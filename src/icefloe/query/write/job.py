@@ -1,4 +1,4 @@
-"""Write rows into arrays in one commit. The query engine that provides the rows runs the tasks."""
+"""Write table rows into arrays in one commit. The query engine that provides the rows runs the tasks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 Start = tuple[int, ...]
-"""The first index of a block in each dimension."""
+"""The first index of a block along each dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """A job that writes rows into arrays in one commit. It is small and contains no secrets, so that it can
-    be sent to tasks."""
+    """A job that writes rows into arrays in one commit. It is small and contains no secrets, so it can be
+    sent to tasks."""
 
     group: str
     mode: str
@@ -57,11 +57,13 @@ class WriteJob:
     def prepare(
         self, session: Session, schema: pa.Schema, dims: tuple[str, ...], keys: Mapping[str, Values]
     ) -> WriteTarget:
-        """Prepare a write job: create or extend the arrays for rows with the given keys."""
+        """Prepare the target of a write job: create or extend the arrays for rows with the given coordinate
+        keys.
+        """
         return prepare(session, self.group, schema, dims, keys, self.template, self.mode)
 
     def commit_once(self, repo: Repository, session: Session, dims: tuple[str, ...]) -> str:
-        """Commit the session of a write job, unless the branch already contains its key."""
+        """Commit the session of a write job, unless the branch already contains the job's idempotency key."""
         return self.request.commit_once(repo, session, self.template.append_dim or dims[0])
 
     def write(
@@ -83,12 +85,12 @@ class WriteJob:
 
 
 def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:
-    """Find the distinct coordinates of rows, per dimension."""
+    """Collect the distinct coordinate values of rows, per dimension."""
     return {dim: merge_keys([to_keys(batch.column(dim), dim) for batch in batches]) for dim in dims}
 
 
 def make_duplicate_block_error(start: Start) -> InvalidInputError:
-    """Create the error for two tasks of a write job that have rows in the same block."""
+    """Create the error raised if two tasks of a write job have rows in the same block."""
     where = ", ".join(map(str, start))
     return make_invalid_rows_error(
         f"two tasks have rows for the same cells, in the block that begins at ({where}); drop duplicates"

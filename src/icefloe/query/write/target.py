@@ -1,4 +1,4 @@
-"""Prepare the arrays that rows are written to, and find the block and the cell of each row.
+"""Prepare the target arrays of a write, and find the block and cell of each row.
 
 The caller owns the session and commits it.
 """
@@ -45,18 +45,18 @@ _TIME_ATTRIBUTES: Final = {"units": "microseconds since 1970-01-01", "calendar":
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The settings for target arrays that a write creates."""
+    """The settings for arrays that a write creates or extends."""
 
     dims: tuple[str, ...] | None = None
     chunks: Mapping[str, int] = field(default_factory=dict)
     dtype: Mapping[str, str] = field(default_factory=dict)
-    """The dtype by variable; "" applies to all other variables."""
+    """The dtype per variable. The key "" applies to all other variables."""
     fill_value: Mapping[str, Any] = field(default_factory=dict)
-    """The fill value by variable; "" applies to all other variables."""
+    """The fill value per variable. The key "" applies to all other variables."""
     append_dim: str | None = None
     """The dimension that may grow; by default the first dimension."""
     late: str = FAIL
-    """How to handle rows with a new coordinate before the end of that dimension."""
+    """How to handle late rows: rows with a new coordinate before the end of `append_dim`."""
 
     def __post_init__(self) -> None:
         if self.late not in _LATE:
@@ -64,7 +64,7 @@ class Template:
 
     @staticmethod
     def from_options(options: QueryOptions) -> Template:
-        """Create the settings for target arrays from the options of a Spark write."""
+        """Create the template from the options of a Spark write."""
         dims = options.names("dims")
         return Template(
             None if dims is None else tuple(dims),
@@ -81,7 +81,7 @@ def _is_falling(keys: Values) -> bool:
 
 
 def _reorder(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[np.int64]) -> None:
-    """Reorder an array along an axis, from an index on, one column of chunks at a time."""
+    """Reorder an array along an axis, starting at an index, one column of chunks at a time."""
     spans = [
         [slice(first, None)] if own == axis else [slice(*pair) for pair in pairwise(edges.tolist())]
         for own, edges in enumerate(info.edges)
@@ -91,7 +91,7 @@ def _reorder(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[
 
 
 def index_by_variable(given: Any) -> dict[str, Any]:
-    """Return a setting for target arrays by variable. A single setting for all variables gets the key ""."""
+    """Normalize a setting to a mapping by variable. A single value for all variables gets the key ""."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {"": given}
@@ -99,16 +99,16 @@ def index_by_variable(given: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CoordinateIndex:
-    """An index of the coordinate values along a dimension of the target arrays of a write."""
+    """A lookup index of the coordinate values along one dimension of the target arrays."""
 
     index: Any
-    """A pandas index of the keys, in the order of the dimension."""
+    """A pandas index of the keys, in dimension order."""
     times: bool
     """True if the keys are microseconds since 1970."""
 
     @staticmethod
     def build(name: str, keys: Values, times: bool) -> CoordinateIndex:
-        """Build the index of a target dimension from its keys. Raise an error for duplicate keys."""
+        """Build the index of a dimension from its keys. Raise an error for duplicate keys."""
         import pandas as pd  # type: ignore[import-untyped]
 
         index = pd.Index(keys)
@@ -119,13 +119,11 @@ class CoordinateIndex:
         return CoordinateIndex(index, times)
 
     def format(self, position: int) -> str:
-        """Format the key at a position along a dimension of the target arrays, for messages."""
+        """Format the key at a position along the dimension, for messages."""
         return format_key(self.index[position], self.times)
 
     def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the positions of keys along a dimension of the target arrays, and a mask of the keys that
-        exist.
-        """
+        """Return the positions of keys along the dimension, and a mask of the keys that exist."""
         keys = keys.astype(self.index.dtype) if self.index.dtype.kind == "f" else keys
         found = self.index.get_indexer(keys)
         return np.maximum(found, 0), found >= 0
@@ -145,7 +143,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """The target of a write: the arrays of a group to which rows are written, with everything that tasks
+    """The target of a write: the arrays of a group to which rows are written, and everything else that tasks
     need.
     """
 
@@ -154,22 +152,19 @@ class WriteTarget:
     lookups: tuple[CoordinateIndex, ...]
     variables: tuple[Variable, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """The chunk borders that all variables share, per dimension."""
+    """The chunk boundaries that all variables share, per dimension."""
     drops_unknown: bool = False
-    """True if rows with unknown coordinates are dropped, because they are late."""
+    """True if rows with unknown coordinates are dropped as late rows."""
     clauses: tuple[frozenset[str], ...] = ()
-    """The variables that each clause sets, by the clause number in the rows. Empty if rows set all
-    variables."""
+    """The variables that each clause sets, indexed by clause number. Empty if rows set all variables."""
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of blocks along each dimension of the target arrays."""
+        """The number of blocks along each dimension."""
         return tuple(max(len(edges) - 1, 1) for edges in self.edges)
 
     def place(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the block and the cell of each row in the target arrays, and a mask of the rows whose
-        coordinates exist.
-        """
+        """Return the block and cell number of each row, and a mask of the rows whose coordinates exist."""
         blocks, cells = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
         known = np.ones(batch.num_rows, np.bool_)
         for dim, size, lookup, edges, count in zip(
@@ -184,7 +179,7 @@ class WriteTarget:
         return blocks, cells, known
 
     def region(self, block: int) -> tuple[slice, ...]:
-        """Return the region of a block of the target arrays, as slices."""
+        """Return the array region that a block covers, as slices."""
         places = np.unravel_index(block, self.grid) if self.dims else ()
         return tuple(
             slice(int(edges[place]), int(edges[place + 1]))
@@ -193,7 +188,7 @@ class WriteTarget:
 
 
 def find_dims(session: Session, group: str, columns: Sequence[str], template: Template) -> tuple[str, ...]:
-    """Return the dimensions of the rows to write, from the template or from the existing target arrays."""
+    """Return the dimensions of the rows to write, taken from the template or from the existing arrays."""
     if template.dims is not None:
         chosen: tuple[str, ...] = template.dims
     else:
@@ -229,7 +224,7 @@ def prepare(
     template: Template,
     mode: str,
 ) -> WriteTarget:
-    """Create or extend the target arrays for rows with the given keys.
+    """Create or extend the target arrays for rows with the given coordinate keys.
 
     Raise an error for unexpected coordinates.
     """
@@ -237,7 +232,7 @@ def prepare(
 
 
 class _Preparation:
-    """The arrays of one group while they are prepared for a write."""
+    """The preparation of a group's arrays for a write."""
 
     def __init__(
         self,
@@ -307,7 +302,7 @@ class _Preparation:
         if not len(fresh):
             return lookup, size
         fresh = self._order_new_keys(dim, known, fresh)
-        if not len(fresh):  # all of them are late and are dropped
+        if not len(fresh):  # all new rows are late and are dropped
             return lookup, size
         self._extend(dim, size, fresh)
         longer = np.concatenate([known, fresh.astype(known.dtype)])
@@ -342,8 +337,8 @@ class _Preparation:
         return values.astype(np.int64) if values.dtype.kind in "iub" else values
 
     def _order_new_keys(self, dim: str, known: Values, fresh: Values) -> Values:
-        """Return new keys in the order in which they extend the dimension. Raise an error if they cannot
-        extend it."""
+        """Return new keys in the order in which they are appended to the dimension. Raise an error if they
+        cannot be appended."""
         growing = self._template.append_dim or self._dims[0]
         times = self._has_times(dim)
         shown = format_key(fresh[0], times)
@@ -374,7 +369,9 @@ class _Preparation:
         return ordered
 
     def _sort_labels(self, dim: str, labels: Values, *, falls: bool) -> Values:
-        """Sort a dimension whose last labels are new. Return its labels."""
+        """Sort a dimension to which new labels were appended, moving the data of all arrays. Return the
+        sorted labels.
+        """
         order = np.argsort(labels)[:: -1 if falls else 1]
         moved = np.flatnonzero(order != np.arange(len(labels)))
         if len(moved):
@@ -461,8 +458,8 @@ class _Preparation:
         self._record_variable(name)
 
     def _choose_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the chunk shape of the template; by default, as many whole trailing dimensions as keep
-        chunks small."""
+        """Return the chunk shape given by the template. By default, a chunk covers as many whole trailing
+        dimensions as fit a size limit."""
         chunks = []
         room = _CHUNK_CELLS
         for dim, size in zip(reversed(self._dims), reversed(shape), strict=True):
