@@ -1,1 +1,1 @@
-"""The fourth stage of an ingest: design arrays, and assign blocks of chunks to tasks."""
+"""The fourth stage of an ingest: design the arrays, and assign blocks of chunks to tasks."""

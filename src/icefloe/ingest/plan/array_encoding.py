@@ -1,4 +1,4 @@
-"""Choose the dtype, attributes, chunks and codecs of new arrays in the repository."""
+"""Choose the dtype, attributes, chunks and codecs of new arrays in the target group."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from icefloe.ingest.records import Target, VariableSchema
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB
-"""The default target size of chunks. Larger chunks of files are divided."""
+"""The default target size of chunks in bytes. Larger chunks of files are split."""
 _SMALL_CHUNK_BYTES = 2 * _MIB
 _MAX_CHUNK_BYTES = (1 << 31) - 1
-"""The largest chunk size that codecs accept."""
+"""The largest chunk size in bytes that codecs accept."""
 _LONGEST_COORDINATE_CHUNK = 1 << 16
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
@@ -43,11 +43,11 @@ def design_array(
     layout: ArrayLayout,
     attrs: Mapping[str, Any],
 ) -> Target:
-    """Design the encoding of a new array for a variable that the repository does not contain yet.
+    """Design the encoding of a new array for a variable that does not exist in the repository yet.
 
-    `schemas` are the schemas of the variable in all files that contain it. If all files encode the variable
-    in the same way, the array uses that encoding. Otherwise, or if Zarr attributes cannot describe the
-    encoding, decoded values are stored.
+    `schemas` are the variable's schemas in all files that contain it. If all files use the same encoding, the
+    array uses it as well. Otherwise, or if Zarr attributes cannot describe the encoding, the array stores
+    decoded values.
     """
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     common = {make_signature(schema) for schema in schemas}
@@ -79,14 +79,14 @@ def design_array(
 
 
 def can_be_missing(schema: VariableSchema) -> bool:
-    """Return whether the encoding of an array can represent missing values with its stored dtype."""
+    """Return True if the stored dtype and the encoding of an array can represent missing values."""
     dtype = np.dtype(schema.raw_dtype)
     missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
     return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"
 
 
 def get_missing_value(target: Target) -> Any:
-    """Return the encoded value for cells of a new array that no file provides; "" for text."""
+    """Return the encoded fill value for cells of a new array that no file provides. For text, it is ""."""
     if target.dtype == "string":
         return ""
     dtype = np.dtype(target.dtype)
@@ -108,8 +108,9 @@ def get_missing_value(target: Target) -> Any:
 def _choose_storage(
     variable: xr.Variable, schemas: Sequence[VariableSchema]
 ) -> tuple[np.dtype[Any], dict[str, Any]]:
-    """Choose the stored dtype and the encoding attributes for decoded values. Text and times need special
-    ones in Zarr."""
+    """Choose the stored dtype and the encoding attributes for decoded values. Text and times are special
+    cases in Zarr.
+    """
     times = [schema.packing for schema in schemas if "units" in schema.packing]
     if variable.dtype.kind == "M" or (variable.dtype == object and times):
         calendar = str(times[0].get("calendar", "standard")) if times else "standard"
@@ -128,12 +129,12 @@ def _choose_storage(
 
 
 def _choose_unit(dtype: np.dtype[Any]) -> str:
-    """Return the time unit that represents values of a dtype without loss; microseconds for cftime."""
+    """Return the time unit that represents a dtype without loss. For cftime objects, it is microseconds."""
     return _UNITS.get(np.datetime_data(dtype)[0], "microseconds") if dtype.kind in "mM" else "microseconds"
 
 
 def choose_fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
-    """Choose the fill value for the encoding of a new array: a missing value if the dtype has one."""
+    """Choose the fill value of a new array: the value for missing data, if the dtype has one."""
     missing = packing.get("_FillValue", packing.get("missing_value"))
     if np.asarray(missing).dtype.kind in "iuf" and dtype.kind in "iuf":
         return np.asarray(missing).reshape(-1)[0].astype(dtype).item()
@@ -145,7 +146,7 @@ def choose_fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
 def choose_chunks(
     variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema], layout: ArrayLayout, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Choose the chunk shape and the shard shape for the encoding of a new array."""
+    """Choose the chunk shape and the shard shape of a new array."""
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     if layout.chunks is None:
         chunks = _fit_chunks(variable, itemsize, schemas)
@@ -156,7 +157,7 @@ def choose_chunks(
 
 
 def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
-    """Raise an error if the chunks in the encoding of a new array are larger than codecs accept."""
+    """Raise an error if the chunks of a new array are larger than codecs accept."""
     if math.prod(chunks) * itemsize > _MAX_CHUNK_BYTES:
         raise InvalidInputError(
             f"a chunk of {name} ({_format(dims, chunks)}) would take {math.prod(chunks) * itemsize}"
@@ -172,7 +173,7 @@ def choose_shards(
     chunks: tuple[int, ...],
     given: Mapping[str, int] | None,
 ) -> tuple[int, ...] | None:
-    """Return the shard shape for the encoding of a new array, or None without sharding."""
+    """Return the shard shape of a new array, or None if it has no shards."""
     if given is None or not dims:
         return None
     whole = tuple(-(-size // chunk) * chunk for size, chunk in zip(shape, chunks, strict=True))
@@ -187,7 +188,7 @@ def choose_shards(
 
 
 def check_layout(layout: ArrayLayout, dims: Collection[str]) -> None:
-    """Raise InvalidInputError if the options set a chunk or shard size for a dimension that no new
+    """Raise InvalidInputError if the options specify chunks or shards for a dimension that no new
     array has.
     """
     for what, given in (("chunks", layout.chunks), ("shards", layout.shards)):
@@ -210,8 +211,9 @@ def _resolve_sizes(
 
 
 def _fit_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema]) -> tuple[int, ...]:
-    """Return the chunk shape of the files, or the shape of a file, divided or multiplied to reach the target
-    size."""
+    """Return the chunk shape of the files (or the shape of one file), split or doubled to reach the target
+    size.
+    """
     data, shape = variable.data, variable.shape
     own = schemas[0].chunks
     if own is not None and len(own) == len(shape) and math.prod(own) * itemsize <= 4 * _CHUNK_BYTES:
@@ -268,7 +270,7 @@ def _make_error(text: str) -> InvalidInputError:
 
 
 def create_array(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
-    """Create an array with its designed encoding in the target group, without chunks."""
+    """Create an array without chunks in the target group, with the designed encoding."""
     if target.document is not None:
         return _create_by_document(group, target)
     dtype: Any = str if target.dtype == "string" else np.dtype(target.dtype)

@@ -44,43 +44,41 @@ R = TypeVar("R")
 _OTHER_CHUNKS = 100_000
 """The number of changed chunks per commit that is reserved for coordinates and the ledger."""
 _CHUNKS_PER_COMMIT = 5_000_000
-"""The number of changed chunks above which several files are committed in parts. The driver takes less
-than 300 MB to write the transaction log of this many chunks, and readers of any release less than 1 GB.
+"""The number of changed chunks above which several files are split into multiple commits. The driver needs
+less than 300 MB to write a transaction log of this size, and readers of any release need less than 1 GB.
 """
 _MIN_CHUNK_BYTES = 16 << 10
-"""The chunk size below which files are copied instead of referenced."""
+"""The chunk size in bytes below which files are copied instead of referenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """The design of one ingest commit: its arrays, the source of every cell, and the tasks that write the
-    chunks.
-    """
+    """The design of one group in an ingest commit: its arrays, the source of every cell, and the tasks."""
 
     combined: Combined
     targets: tuple[Target, ...]
     """The arrays that tasks write."""
     coordinates: tuple[tuple[Target, xr.Variable], ...]
-    """Small arrays that the driver writes, with their stored values."""
+    """Small arrays that the driver writes, with their encoded values."""
     copied: frozenset[tuple[int, str]]
     plan: TaskPlan
     attrs: Mapping[str, Any]
     referral: ReferencePlan
     kept: frozenset[str]
-    """The arrays that gain dimensions and whose existing chunks are not rewritten."""
+    """The names of arrays that gain dimensions, but whose existing chunks are not rewritten."""
     changed_chunks: Counts
-    """The number of dimensions of each array, and the number of its chunks that the commit changes."""
+    """For each array, its number of dimensions and the number of chunks that the commit changes."""
 
     @property
     def group(self) -> str:
-        """The path of the group of a design."""
+        """The path of the group that is designed."""
         return self.combined.state.group
 
 
 def design_arrays(combined: Combined, inspected: Inspected, options: Options, executor: Executor) -> Design:
     """Design the arrays of a group for one ingest commit, and assign their blocks to tasks.
 
-    `inspected` contains all files of the job, including the files of later batches.
+    `inspected` contains all files of the job, including those of later batches.
     """
     existing, variants = combined.state.existing, inspected.variants.get(combined.state.below, {})
     dataset = combined.dataset
@@ -137,12 +135,12 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
 
 
 def list_changed_chunks(designs: Sequence[Design]) -> Counts:
-    """Return the rank of each array in a design, and the number of its chunks that the commit changes."""
+    """Return, for each array of a design, its number of dimensions and the number of chunks that change."""
     return [*(each for design in designs for each in design.changed_chunks), (_OTHER_CHUNKS, 1)]
 
 
 class LargeBatchError(Exception):
-    """Error raised when a batch changes more chunks than one commit may change."""
+    """Error raised when a batch changes more chunks than one commit allows."""
 
     def __init__(self, designs: Sequence[Design], commits: int) -> None:
         super().__init__(f"the batch needs {commits} commits")
@@ -150,7 +148,7 @@ class LargeBatchError(Exception):
 
 
 def check_batch(designs: Sequence[Design]) -> None:
-    """Raise LargeBatchError if the design of a batch changes more chunks than one commit may change."""
+    """Raise LargeBatchError if the design of a batch changes more chunks than one commit allows."""
     counts = list_changed_chunks(designs)
     commits = count_commits(counts)
     if len({file.source.url for design in designs for file in design.combined.files}) > 1:
@@ -162,9 +160,9 @@ def check_batch(designs: Sequence[Design]) -> None:
 def map_batches(
     work: Callable[[Sequence[FileSchema]], R], batches: Iterable[Sequence[FileSchema]]
 ) -> Iterator[R]:
-    """Design batches one after the other, and divide batches that are too large for one commit.
+    """Design batches one after another, and split batches that are too large for one commit.
 
-    A batch that is too large for one commit is split. A single file that is too large raises an error.
+    A single file that is too large raises an error.
     """
     waiting = deque(batches)
     while waiting:
@@ -182,7 +180,7 @@ def refuse_large_file(
     designs: Sequence[Design],
     design: Callable[[Sequence[FileSchema]], Sequence[Design]],
 ) -> None:
-    """Raise an error if the design of a batch contains a file that is too large for one commit."""
+    """Raise an error if a single file of a batch is too large for one commit."""
     try:
         check_batch(designs)
     except LargeBatchError as error:
@@ -191,7 +189,7 @@ def refuse_large_file(
 
 
 def _split_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> list[Sequence[FileSchema]]:
-    """Split a batch into parts that fit into one commit each. Raise an error if the batch is a
+    """Split a batch into parts that each fit into one commit. Raise an error if it consists of a
     single file.
     """
     count = len({file.source.url for file in batch})
@@ -206,9 +204,9 @@ def _split_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> list[Se
 
 
 def _describe_existing(existing: ExistingArrays, mode: Mode) -> SchemaVariants:
-    """Return the schemas of existing arrays, as if they were variables of a file.
+    """Return the schemas of existing arrays, in the same form as the variables of a file.
 
-    In virtual and hybrid mode, the schemas include each array's zarr.json.
+    In virtual and hybrid mode, each schema includes the array's zarr.json.
     """
     found = collect_variants([existing.schema])
     if mode == "native":
@@ -220,20 +218,23 @@ def _describe_existing(existing: ExistingArrays, mode: Mode) -> SchemaVariants:
 
 
 def _count_changed_chunks(target: Target, existing: Target | None, combined: Combined) -> int:
-    """Count the chunks or shards that a commit adds to an array; all of them if existing cells move."""
+    """Count the chunks or shards that a commit changes in an array. If existing cells move, that is all of
+    them.
+    """
     is_moved = any(by for dim in target.dims for _, _, by in combined.moves.get(dim, ()))
     kept = 0 if existing is None or target.is_new or is_moved else existing.count_units()
     return max(0, target.count_units() - kept)
 
 
 def _is_compound(target: Target) -> bool:
-    """Return whether an array has a compound or opaque dtype. Such values can be referenced, but not
-    copied."""
+    """Return True if an array has a compound or opaque dtype, whose values can be referenced but
+    not copied.
+    """
     return target.dtype.startswith("|V")
 
 
 def _refuse_compounds(targets: Sequence[Target], plan: TaskPlan) -> None:
-    """Raise an error if values of a compound or opaque dtype would have to be copied."""
+    """Raise an error if an array with a compound or opaque dtype would have to be copied."""
     copied = {block.name for block in (*plan.blocks, *plan.readings)}
     for target in targets:
         if target.name in copied and _is_compound(target):
@@ -244,8 +245,9 @@ def _refuse_compounds(targets: Sequence[Target], plan: TaskPlan) -> None:
 
 
 def _collect_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the attributes of all variables, with a `coordinates` attribute for non-dimension
-    coordinates."""
+    """Return the attributes of all variables. Those with non-dimension coordinates get a `coordinates`
+    attribute.
+    """
     others = [str(name) for name in dataset.coords if name not in dataset.dims]
     attrs, named = {}, set()
     for name, variable in dataset.variables.items():
@@ -301,7 +303,7 @@ def _find_copied(
             variable = file.variable(target.name)
             if variable is None:
                 continue
-            if id(variable) not in signatures:  # the result is equal for most files
+            if id(variable) not in signatures:  # most files give the same result
                 signatures[id(variable)] = make_signature(variable)
             if signatures[id(variable)] == target.signature:
                 yield number, target.name

@@ -1,7 +1,7 @@
-"""Choose the variables whose chunks are referenced, fit their chunk grids to the arrays, and split manifests.
+"""Choose variables to reference, adapt their chunk grids to the target arrays, and split manifests.
 
-The references of large arrays are divided into windows along a dimension: a task writes the manifests of one
-window. The configuration of the repository splits the manifests in the same way, so that a later append
+The references of large arrays are divided into windows along one dimension, and each task writes the
+manifests of one window. The repository configuration splits manifests in the same way, so that a later append
 rewrites only the last window.
 """
 
@@ -47,12 +47,12 @@ from icefloe.virtual.zarr_metadata import (
 )
 
 _STORE_RANK = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
-"""The codecs whose encoded bytes contain the number of dimensions."""
+"""Codecs whose encoded bytes include the number of dimensions."""
 _NEED_ROWS_LAST = (GRIB, TIFF)
-"""The codecs that require the two dimensions of a grid to be the last dimensions."""
+"""Codecs that require the two grid dimensions to be the last dimensions."""
 
 _PLAIN_CHUNK_BYTES = 16 << 20
-"""The size above which uncompressed chunks are divided, because readers read whole chunks."""
+"""The size in bytes above which uncompressed chunks are split, because readers always read whole chunks."""
 _TINY_BYTES = 1 << 10
 _MANY_CHUNKS = 1000
 _SCALED_BY_FLOAT32 = (
@@ -65,23 +65,22 @@ _COPY_MISFITS = Hint("{mode} copies what does not fit", mode="hybrid")
 
 @dataclass(frozen=True, slots=True)
 class ReferencePlan:
-    """The plan for references: the variables to reference, and the reasons why other variables are copied."""
+    """The variables that will be referenced, and the reasons why other variables must be copied."""
 
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
-    """The file, the variable, and the reason, for each variable that cannot be referenced."""
+    """The file, the variable and the reason for each variable that cannot be referenced."""
     notes: tuple[FileFinding, ...] = ()
-    """Findings about arrays whose references differ from the files."""
+    """Findings about variables whose references decode differently from the file, or that are copied."""
 
 
 def choose_references(
     targets: Sequence[Target], dataset: xr.Dataset, files: Sequence[FileSchema], documents: Mapping[str, Any]
 ) -> ReferencePlan:
-    """Plan the references of an ingest: choose the variables of each file that are stored as references to
-    its chunks.
+    """Choose the variables of each file that are stored as references to its chunks.
 
-    Type, codecs and chunks must equal those of the array, and a file must cover whole chunks of it. Scalars,
-    1-D coordinates and bounds that do not fit are copied without giving a reason, because they are small and
+    The data type, codecs and chunks must match those of the array, and the file must cover whole chunks of
+    it. Scalars, 1-D coordinates and bounds that do not fit are silently copied, because they are small and
     xarray may repeat them for each file. Other coordinates that do not fit are copied and reported in a note.
     """
     chosen: set[tuple[int, str]] = set()
@@ -114,14 +113,14 @@ def choose_references(
 
 
 def find_bounds(dataset: xr.Dataset) -> set[str]:
-    """Return the names of variables that contain the bounds of coordinates, which are copied instead of
+    """Return the names of variables that contain coordinate bounds. These are copied instead of
     referenced.
     """
     return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
 
 
 def _describe_tiny_chunks(target: Target) -> str:
-    """Describe why an array with many small chunks is slow to read. Return "" for other arrays."""
+    """Describe why an array with many small chunks is slow to read. Return "" if this does not apply."""
     size = math.prod(target.chunks) * target.itemsize
     sizes = zip(target.shape, target.chunks, strict=True)
     count = math.prod(-(-length // chunk) for length, chunk in sizes)
@@ -149,7 +148,7 @@ def _find_misfits(
     stops = pieces.stops
     ends = (stops % chunks == 0) | (stops == target.shape) if target.dims else np.ones((len(pieces), 0), bool)
     aligned = ((pieces.starts % chunks == 0) & ends).all(axis=1)
-    own = pieces.axes >= 0  # chunks are repeated along dimensions that a source lacks
+    own = pieces.axes >= 0  # chunks are repeated along dimensions that the source lacks
     straight = (~own | (pieces.axes == own.cumsum(axis=1) - 1)).all(axis=1)
     often = Counter(pieces.source.tolist())
     for row, number in enumerate(pieces.source.tolist()):
@@ -178,20 +177,23 @@ def _find_misfits(
 
 
 class _LayoutComparison:
-    """A cached comparison of a file's array metadata with the metadata of the target array."""
+    """Compares the metadata of arrays in files with the metadata of the target array, and caches
+    the results.
+    """
 
     def __init__(
         self, target: Target, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None
     ) -> None:
-        """Create a comparison. `holes` is the dtype of the combined values if some cells are in no file;
-        otherwise None."""
+        """Create a comparison. `holes` is the dtype of the combined values if no file provides some cells;
+        otherwise None.
+        """
         self._target = target
         self.document = document
         self.holes_are_missing = holes is None or document is None or _is_decoded_as_missing(document, holes)
         self._known: dict[str, str] = {}
 
     def describe(self, of_file: str) -> str:
-        """Describe why chunks of a file cannot be chunks of the target array. Return "" if they can."""
+        """Describe why the chunks of a file cannot be used in the target array. Return "" if they can."""
         if of_file not in self._known:
             self._known[of_file] = self._describe(json.loads(of_file))
         return self._known[of_file]
@@ -206,8 +208,7 @@ class _LayoutComparison:
 
 
 def _is_decoded_as_missing(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether xarray decodes chunks that were never written as missing values of the expected
-    dtype."""
+    """Return True if xarray decodes unwritten chunks as missing values of the expected dtype."""
     metadata = parse_array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
@@ -223,15 +224,14 @@ def _is_decoded_as_missing(document: Mapping[str, Any], dtype: np.dtype[Any]) ->
 def adopt_file_layout(
     target: Target, schemas: Sequence[VariableSchema], array: PieceArray, *, is_bounds: bool, least_bytes: int
 ) -> Target:
-    """Use the chunks and codecs of the first file for a planned array, so that chunks of files can be
-    referenced.
+    """Use the chunks and codecs of the first file for a planned array, so that file chunks can be referenced.
 
-    Uncompressed data is divided into chunks that fit all files. They are not large, but have at least
+    Uncompressed data is split into chunks that fit all files. These chunks are not large, but have at least
     `least_bytes`. Bounds that xarray would repeat for each file are copied.
     """
     first = schemas[0]
     if first.document is None or not first.own_dims or first.is_text_in_characters:
-        return target  # for example text stored as single characters
+        return target  # for example, text stored as single characters
     document = json.loads(first.document)
     if tuple(document["dimension_names"]) != first.own_dims or (is_bounds and first.dims != target.dims):
         return target  # an engine and the reference parser may interpret a file differently
@@ -253,7 +253,7 @@ def adopt_file_layout(
 
 
 def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
-    """Return whether existing references of an array that gains dimensions can be kept, at new chunk
+    """Return True if an array that gains dimensions can keep its existing references, at new chunk
     coordinates.
     """
     if found.document is None or target.document is None:
@@ -273,7 +273,7 @@ def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
 
 
 def refuse_misfits(referral: ReferencePlan) -> None:
-    """Raise InvalidInputError if the plan contains a variable whose chunks cannot be referenced."""
+    """Raise InvalidInputError if the plan contains a variable that cannot be referenced."""
     if referral.reasons:
         source, name, why = referral.reasons[0]
         more = f"; and {len(referral.reasons) - 1} more" if len(referral.reasons) > 1 else ""
@@ -285,10 +285,9 @@ def refuse_misfits(referral: ReferencePlan) -> None:
 def fit_document(
     document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[int]
 ) -> dict[str, Any] | None:
-    """Return the zarr.json of a referenced file's array with the dimensions and the chunk shape of the target
-    array.
+    """Adapt the zarr.json of an array in a file to the dimensions and the chunk shape of the target array.
 
-    Return None if the dimensions do not fit.
+    Return None if the dimensions do not match.
     """
     wide = widen_document(document, dims)
     if wide is None or not is_plain(wide) or not _is_run(get_chunks(wide), chunks):
@@ -297,8 +296,8 @@ def fit_document(
 
 
 def widen_document(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] | None:
-    """Return the zarr.json of a referenced file's array with additional dimensions of chunk size 1; None if
-    codecs forbid this.
+    """Add dimensions with chunk size 1 to the zarr.json of an array in a file. Return None if its codecs do
+    not allow this.
     """
     own, codecs = list(document["dimension_names"]), document["codecs"]
     names = [codec["name"] for codec in codecs]
@@ -328,7 +327,7 @@ def _widen_codec(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[st
 
 
 def find_common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> tuple[int, ...] | None:
-    """Find a chunk shape for references that divides the chunks of all files; None if chunks are not plain
+    """Find a chunk shape that divides the chunks of all files. Return None unless chunks are uncompressed
     bytes.
     """
     if not all(map(is_plain, documents)):
@@ -342,22 +341,22 @@ def find_common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray
 
 
 def get_chunks(document: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the chunk shape in the zarr.json of a referenced array."""
+    """Return the chunk shape from a zarr.json."""
     return tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
 
 
 def replace_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str, Any]:
-    """Return the zarr.json of a referenced array with another chunk shape."""
+    """Return a copy of a zarr.json with another chunk shape."""
     return {**document, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}}
 
 
 def is_plain(document: Mapping[str, Any]) -> bool:
-    """Return whether the referenced chunks of a zarr.json are plain bytes, without compression or filters."""
+    """Return True if the chunks described by a zarr.json are plain bytes, without compression or filters."""
     return [codec["name"] for codec in document["codecs"]] == ["bytes"]
 
 
 def _is_run(chunk: Sequence[int], part: Sequence[int]) -> bool:
-    """Return whether parts of a chunk with the given shape are contiguous in its bytes."""
+    """Return True if a chunk consists of parts of the given shape that are contiguous in its bytes."""
     if any(size % cut for size, cut in zip(chunk, part, strict=True)):
         return False
     cut = dropwhile(lambda pair: pair[1] == 1, zip(chunk, part, strict=True))
@@ -370,25 +369,23 @@ Extents = tuple[range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows in a plan of many references, into which the manifests of large virtual arrays are
-    divided.
+    """The windows into which the references of large virtual arrays are divided. Each has its own
+    manifests.
     """
 
     dim: str
     size: int
-    """The size of a window in cells."""
+    """The length of a window in cells."""
     arrays: tuple[Target, ...]
 
     def list_spans(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last cell (exclusive) of each planned window of references along its
-        dimension.
-        """
+        """Yield the first cell and the stop (exclusive) of each window along the dimension."""
         length = max(_get_length(target, self.dim) for target in self.arrays)
         for start in range(0, length, self.size):
             yield start, min(start + self.size, length)
 
     def compute_extents(self, span: tuple[int, int]) -> dict[str, Extents]:
-        """Return the region of each array's chunk grid whose references lie in a window of the plan."""
+        """Return, for each array, the region of its chunk grid that lies in a window."""
         found = {}
         for target in self.arrays:
             grid = [range(count) for count in _compute_grid(target)]
@@ -402,8 +399,7 @@ class Windows:
 def plan_windows(
     targets: Sequence[Target], group: str, config: RepositoryConfig, references: int
 ) -> Windows | None:
-    """Plan windows for arrays with more than `references` references. Return None if there are no such
-    arrays."""
+    """Plan windows for arrays with more than `references` references. Return None if there are none."""
     large = sorted(
         (each for each in targets if each.dims and math.prod(_compute_grid(each)) > references),
         key=lambda each: -math.prod(_compute_grid(each)),
@@ -421,9 +417,7 @@ def plan_windows(
 
 
 def configure_splitting(repo: Repository, windows: Windows | None, group: str) -> Repository:
-    """Configure manifest splitting for the arrays whose references are planned in windows that no rule covers
-    yet.
-    """
+    """Configure manifest splitting for arrays with windows, unless a splitting rule already covers them."""
     if windows is None:
         return repo
     config = repo.config
@@ -453,14 +447,15 @@ def _get_length(target: Target, dim: str) -> int:
 
 
 def _get_unit(target: Target, dim: str, sizes: Sequence[int]) -> int:
-    """Return the number of cells per manifest along the dimension if a splitting rule exists, otherwise per
-    chunk."""
+    """Return the number of cells per manifest along a dimension, or per chunk if there is no
+    splitting rule.
+    """
     axis = target.dims.index(dim)
     return target.chunks[axis] * (1 if sizes[axis] == UNSPLIT else sizes[axis])
 
 
 def _make_node(target: Target, group: str) -> NodeSnapshot:
-    """Create the node of an array, to find the splitting rule that applies to it."""
+    """Create a node for an array, to look up the splitting rule that applies to it."""
     shape = tuple(map(DimensionShape, target.shape, _compute_grid(target)))
     path = f"/{group.strip('/')}/{target.name}".replace("//", "/")
     return NodeSnapshot(NodeId(bytes(NodeId.SIZE)), path, b"", ArrayNodeData(shape, (), target.dims))
@@ -469,9 +464,9 @@ def _make_node(target: Target, group: str) -> NodeSnapshot:
 def find_files_within(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]], dim: str, span: tuple[int, int]
 ) -> Iterator[int]:
-    """Yield the files whose references belong to a planned window.
+    """Yield the files whose references belong to a window.
 
-    Files without the dimension belong to the first window.
+    Files that lack the dimension belong to the first window.
     """
     for number, box in boxes.items():
         start, stop = box.get(dim, (0, 1))

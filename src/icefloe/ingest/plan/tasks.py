@@ -1,5 +1,6 @@
-"""Plan the tasks: divide arrays into blocks of whole chunks that fit into memory, with the source of every
-cell."""
+"""Plan the tasks: divide arrays into blocks of whole chunks that fit into memory, and find the source of
+every cell.
+"""
 
 from __future__ import annotations
 
@@ -26,73 +27,71 @@ from icefloe.ingest.plan.task_blocks import (
 from icefloe.ingest.records import Target
 
 _TASK_BYTES = 256 << 20
-"""The maximum amount of data per task, provided that there are enough tasks for all cores."""
+"""The maximum amount of data in bytes per task, if there are enough tasks for all cores."""
 _OBJECT_BYTES = 16 << 20
-"""The target size of spill objects. Small pieces share an object."""
+"""The target size of spill objects in bytes. Small pieces share an object."""
 _SPILL_COST = 2.0
-"""The cost of spilling and reading back a byte, relative to decoding a byte, as measured on a local disk."""
+"""The cost of spilling a byte and reading it back, relative to decoding a byte, measured on a local disk."""
 _REQUEST_BYTES = 128 << 10
-"""The number of bytes that can be decoded in the time that one request takes."""
+"""The number of bytes that can be decoded in the time of one storage request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A box of an array that a task writes at once, and the pieces of sources that fill it."""
+    """A box of an array that a task writes at once, with the source pieces that fill it."""
 
     name: str
     start: tuple[int, ...]
     stop: tuple[int, ...]
     pieces: Pieces
-    """The pieces that fill the block, with positions relative to the block."""
+    """The source pieces, with positions relative to the block."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a block that a task of the plan writes."""
+        """The shape of the block."""
         return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
 
     @property
     def box(self) -> tuple[tuple[int, int], ...]:
-        """The start and the stop of a task's block along each dimension."""
+        """The start and the stop of the block along each dimension."""
         return tuple(zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCut:
-    """The chunk shape of a variable in its source, and how tasks can read parts of a chunk."""
+    """How a variable is chunked in its source, and how tasks can read it."""
 
     unit: tuple[int, ...] | None = None
-    """The chunk shape; None if any part of the variable can be read separately."""
+    """The chunk shape; None if any part of the variable can be read on its own."""
     partial: bool = False
-    """True if the chunks are parts of shards, which can be read in part."""
+    """True if the chunks are inner chunks of shards, which can be read individually."""
     in_parts: bool = False
-    """True if the source is read through buffers, as files are. False if zarr reads directly into the
-    block."""
+    """True if the source is read through buffers, like files. False if zarr reads directly into the block."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """The plan of an ingest: all blocks of all arrays, and their distribution over tasks."""
+    """The plan of an ingest: the blocks of all arrays, and their assignment to tasks."""
 
     blocks: tuple[Block, ...]
     tasks: tuple[range, ...]
-    """The range of block numbers that each task writes."""
+    """For each task, the range of block numbers that it writes."""
     nbytes: int
-    """The size of all blocks in their stored dtype, without compression."""
+    """The uncompressed size in bytes of all blocks, in their stored dtype."""
     memory_bytes: int
-    """The largest memory that a task needs: for a block, and for the chunks that are read or written
-    concurrently."""
+    """The peak memory of a task in bytes: a block, and the chunks that are read or written concurrently."""
     read_factor: float
-    """The average number of times that a chunk of a file is decoded."""
+    """The average number of times that a source chunk is decoded."""
     spills: Mapping[str, ArraySpill]
-    """Arrays that are spilled. Their blocks are read from the spilled data."""
+    """The arrays to spill. Their blocks are assembled from spilled data."""
     readings: tuple[Block, ...]
-    """The blocks that are read from sources and spilled, array by array."""
+    """The blocks to read from sources and spill, array by array."""
     reading_tasks: tuple[range, ...]
-    """The range of numbers in `readings` that each spilling task reads."""
+    """For each spilling task, the range of numbers in `readings` that it reads."""
 
     @property
     def spilled_bytes(self) -> int:
-        """The number of bytes that the tasks of the plan spill."""
+        """The number of bytes that tasks will spill."""
         return sum(math.prod(block.shape) * self.spills[block.name].itemsize for block in self.readings)
 
 
@@ -104,11 +103,11 @@ def make_plan(
     parallelism: int,
     referred: Collection[tuple[int, str]] = (),
 ) -> TaskPlan:
-    """Plan the tasks of an ingest: divide all changed arrays into blocks, and assign them to tasks of about
-    equal size.
+    """Plan the tasks of an ingest: divide changed arrays into blocks, and assign these to tasks of similar
+    size.
 
-    `referred` lists variables of sources that are referenced; they need no blocks. An array whose source
-    chunks would be read many times is spilled if that is cheaper.
+    `referred` lists the source variables that are referenced and therefore need no blocks. An array is
+    spilled if its source chunks would otherwise be read many times, and spilling is cheaper.
     """
     blocks: list[Block] = []
     weights: list[int] = []
@@ -150,22 +149,24 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Strategy:
-    """A way to produce an array, directly or through a spill: the block shapes, and the estimated cost."""
+    """A way to produce an array, either directly or through a spill, with the block shapes and the estimated
+    cost.
+    """
 
     block: tuple[int, ...]
     memory_bytes: int
     read_factor: float
     cost: float
-    """The cost, as the number of bytes that could be decoded in the same time."""
+    """The estimated cost, as the number of bytes that could be decoded in the same time."""
     reading: tuple[int, ...] | None = None
-    """The shape of the blocks that are read and spilled; None without a spill."""
+    """The shape of the blocks that are read and spilled; None if the array is not spilled."""
     together: int = 1
     """The number of pieces per spill object."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The geometry of one array and its sources, from which the cheapest strategy is chosen."""
+    """The shapes and chunks of an array and its sources, for choosing the cheapest strategy."""
 
     target: Target
     array: PieceArray
@@ -175,18 +176,18 @@ class _Layout:
 
     @property
     def write(self) -> UnitGrid:
-        """The grid of chunks or shards to write."""
+        """The grid of target chunks or shards."""
         return UnitGrid(self.target.shape, self.target.unit, self.target.itemsize)
 
     @property
     def read(self) -> UnitGrid:
-        """The grid of source chunks to read."""
+        """The grid of source chunks."""
         unit = tuple(_find_source_extent(self.array, self.cut.unit).tolist())
         return UnitGrid(self.target.shape, unit, self.target.itemsize)
 
     @property
     def reading_bytes(self) -> int:
-        """The memory for source chunks while a block is read."""
+        """The memory in bytes for source chunks while a block is read."""
         unit = self.read.unit_bytes
         if self.cut.in_parts:
             part = min(compute_part_bytes(self.memory_bytes), self.read.nbytes)
@@ -197,32 +198,34 @@ class _Layout:
 
     @property
     def writing_bytes(self) -> int:
-        """The memory for encoded chunks while a block is written."""
+        """The memory in bytes for encoded chunks while a block is written."""
         return estimate_chunk_memory(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
 
     def choose(self) -> _Strategy:
-        """Return the cheaper strategy: direct, or through a spill."""
+        """Return the cheaper strategy: directly from the sources, or through a spill."""
         direct = self.plan_direct()
         aside = self.plan_spill() if direct.read_factor > 1 and self.target.dtype != "string" else None
         return aside if aside is not None and aside.cost < direct.cost else direct
 
     def plan_direct(self) -> _Strategy:
-        """Plan blocks that read their data directly from the sources, even if other blocks read the same
-        source chunks."""
+        """Plan blocks that read directly from the sources, even if several blocks read the same source
+        chunks.
+        """
         beside = max(self.reading_bytes, self.writing_bytes)
         block = choose_block(self.write, self.read.unit, self.memory_bytes - beside)
         if block is None:
             raise self._make_error(beside)
-        # The read factor is the number of times that a chunk of a file is decoded, such as 365 if daily maps
-        # become series of a year and each block needs one cell of every map.
+        # The read factor is the number of times that a source chunk is decoded, such as 365 if daily maps
+        # become time series of one year and each block needs one cell of every map.
         factor = compute_read_factor(self.read, block)
         return _Strategy(
             block, beside + self.write.count_block_bytes(block), factor, factor * self._reading_cost
         )
 
     def plan_spill(self) -> _Strategy | None:
-        """Plan to read each source chunk once, spill it in pieces, and assemble the blocks from the pieces.
-        Return None if there is not enough memory."""
+        """Plan a spill: read each source chunk once, spill it in pieces, and assemble blocks from the pieces.
+        Return None if there is not enough memory.
+        """
         # The two passes run one after the other, so each may use the whole memory: the first for a block of
         # source chunks and the piece that is written, the second for a block and the piece that is read.
         memory = self.memory_bytes
@@ -263,7 +266,7 @@ class _Layout:
 
 
 def _find_source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
-    """Return the shape that a source decodes at once: one of its chunks, or the whole file."""
+    """Return the shape that is decoded at once: a source chunk or the whole file."""
     files = array.pieces.source != EXISTING
     whole: Column = array.pieces.shape[files].max(axis=0, initial=1)
     if source_chunk is None or len(source_chunk) != array.ndim:
@@ -272,7 +275,7 @@ def _find_source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None)
 
 
 def _is_box(blocks: Sequence[Block]) -> bool:
-    """Return whether blocks fill their bounding box."""
+    """Return True if blocks completely fill their bounding box."""
     if not blocks:
         return True
     starts, stops = (
@@ -311,13 +314,13 @@ def _find_source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None
     step = source_chunk[axis] if source_chunk is not None and len(source_chunk) == array.ndim else None
     found = [spans[:, 0], spans[:, 0] + spans[:, 1]]
     if step is not None:
-        for start, size, begin in spans.tolist():  # there are as many as files along the dimension
+        for start, size, begin in spans.tolist():  # one for each file along the dimension
             found.append(np.arange(start + -begin % step, start + size, step, dtype=np.int64))
     return np.unique(np.concatenate(found))
 
 
 def _join_borders(borders: Column, first: int, last: int, extent: int) -> Column:
-    """Select borders between `first` and `last` whose distance is at most `extent`, where possible."""
+    """Select boundaries from `first` to `last`, at most `extent` apart where possible."""
     allowed = np.append(borders, last)
     edges = [first]
     while edges[-1] < last:
@@ -328,7 +331,7 @@ def _join_borders(borders: Column, first: int, last: int, extent: int) -> Column
 
 
 def _list_readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
-    """Yield the blocks to read from sources and to spill."""
+    """Yield the blocks to read from the sources and spill."""
     finder = _PieceIndex(array.pieces)
     for number in range(spill.blocks):
         start, stop = (np.array(ends, np.int64) for ends in zip(*spill.get_block(number).box, strict=True))
@@ -338,7 +341,7 @@ def _list_readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
 def _find_changed_blocks(
     target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
 ) -> Iterator[Block]:
-    """Yield the blocks of an array that must be written, because they contain new or moved cells."""
+    """Yield the blocks that must be written because they contain new or moved cells."""
     if math.prod(target.shape) == 0:
         return
     pieces = array.pieces
@@ -360,7 +363,7 @@ def _find_changed_blocks(
 
 
 def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
-    """Yield the start of each block that overlaps a piece, in order."""
+    """Yield the start of each block that overlaps any piece, in order."""
     if not len(pieces):
         return
     if not whole:
@@ -377,8 +380,9 @@ def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]
 
 
 class _PieceIndex:
-    """An index that finds the pieces inside a box, sorted along the dimension with the most distinct
-    starts."""
+    """An index for finding the pieces inside a box, sorted along the dimension with the most
+    distinct starts.
+    """
 
     def __init__(self, pieces: Pieces) -> None:
         distinct = [len(np.unique(column)) for column in pieces.starts.T]
@@ -389,7 +393,7 @@ class _PieceIndex:
         self._pieces = pieces
 
     def find_within(self, start: Column, stop: Column) -> Pieces:
-        """Return the pieces that overlap a box, clipped to it, with positions relative to the box."""
+        """Return the pieces that overlap a box, clipped to the box, with positions relative to it."""
         found = self._pieces
         if self._axis is not None:
             # Pieces are sorted by start only. A piece that begins before the box can reach into it by at most
@@ -407,7 +411,7 @@ class _PieceIndex:
 
 
 def _assign_to_tasks(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:
-    """Assign consecutive blocks to tasks of about equal size, about two tasks per core."""
+    """Assign consecutive blocks to tasks of similar size, about two tasks per core."""
     if not weights:
         return ()
     # Two tasks per core balance different durations. Even an empty Spark task costs 50 to 70 ms, so more

@@ -1,8 +1,8 @@
-"""Append staged data to a target branch whose arrays other writers extended in the meantime.
+"""Append staged data to a target branch whose arrays other writers have extended in the meantime.
 
-The staged commits become one commit on top of the target branch: references of the staged data move behind
-the rows of the other writers, so that no file is read again. The ledger is not merged like data: its new rows
-are added to the ledger of the target, with the regions at which the data ends up.
+The staged commits become a single commit on top of the target branch. References to the staged data are moved
+behind the rows of the other writers, so no file is read again. The ledger is not merged like data: the new
+rows are added to the target's ledger, with the regions where their data ends up.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from icefloe.session import Session
 
 
 class NotAppendedError(Exception):
-    """Error raised when staged data cannot be appended and must be combined with the target again."""
+    """Error raised when staged data cannot be appended, and must be combined with the target again."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendedRows:
-    """The result of appending staged data: the commit, and the new rows of its ledger."""
+    """The result of appending staged data: the new snapshot and its new ledger rows."""
 
     snapshot_id: str
     rows: tuple[LedgerRow, ...]
 
 
 def append_staged(repo: Repository, base: str, tip: str, branch: str, options: Options) -> AppendedRows:
-    """Commit the data that was staged between two snapshots to a branch, which contains the first of them.
+    """Commit the data that was staged between two snapshots to a branch that contains the first snapshot.
 
-    Raise NotAppendedError if the staged data is more than new rows along one dimension, or cannot be placed.
-    With the order "strict", raise AppendConflictError instead.
+    Raise NotAppendedError if the staged data does more than extend one dimension, or cannot be placed. With
+    the order "strict", raise AppendConflictError instead.
     """
     session = repo.writable_session_at(branch, base)
     staged = repo.readonly_session(snapshot_id=tip)
@@ -90,7 +90,7 @@ def append_staged(repo: Repository, base: str, tip: str, branch: str, options: O
 
 
 def _find_staged_changes(session: Session, tip: SnapshotId) -> ChangeSet:
-    """Return the changes that were staged after the base of a session, without the ledger."""
+    """Return the changes that were staged since the base of a session, except changes to the ledger."""
     assets, base = session.workspace.assets, session.workspace.base
     before, after = (State(each, assets) for each in (base, assets.snapshot(tip)))
     touched = find_touched(session._refs, assets, base.id, tip, session.executor)
@@ -104,7 +104,7 @@ def _find_staged_changes(session: Session, tip: SnapshotId) -> ChangeSet:
 
 
 def _find_grown_dimension(session: Session, changes: ChangeSet) -> str:
-    """Return the dimension along which staged data extends the arrays."""
+    """Return the dimension along which the staged data extends the arrays."""
     grown: set[str] = set()
     for path, node in changes.updated.items():
         old = session.workspace.node(path)
@@ -122,17 +122,17 @@ def _find_grown_dimension(session: Session, changes: ChangeSet) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """The moves of regions along the dimension of an append."""
+    """The new positions of ledger regions along the dimension of an append."""
 
     origin: Session
     final: Session
     dim: str
     group: str
     are_new: bool
-    """True if the regions follow the rows of the target, which matters if there are no labels."""
+    """True if the rows come after those of the target. This matters only without labels."""
 
     def move(self, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-        """Return ledger rows with the regions at which their data ends up in the final arrays."""
+        """Return the ledger rows with their regions in the final arrays."""
         places: dict[str, NDArray[Any]] = {}
         moved = []
         for row in rows:
@@ -154,7 +154,7 @@ class _Moves:
         return moved
 
     def _find_places(self, row: LedgerRow) -> NDArray[Any]:
-        """Return the final position of each row of a group; -1 for none."""
+        """Return the final position of each index along the dimension; -1 if there is none."""
         name = row.names[0] if row.names else self.dim
         path = "/" + join_path(join_path(self.group, row.target_group), name)
         home = find_coordinate_group(self.origin.workspace.node, path, self.dim)
@@ -173,13 +173,13 @@ def _get_length(session: Session, path: str, dim: str) -> int:
 
 
 def _read_labels(session: Session, path: str) -> NDArray[Any]:
-    """Read the stored labels of a coordinate. The append has made sure that their encoding is the same."""
+    """Read the stored labels of a coordinate. The append has already checked that their encodings match."""
     array: Any = zarr.open_array(session.store, path=path.strip("/"), mode="r")
     return np.asarray(array[...])
 
 
 def _combine_metadata(repo: Repository, base: str, tip: str) -> dict[str, Any]:
-    """Combine the metadata of staged commits, which become one commit."""
+    """Combine the metadata of several staged commits into the metadata of one commit."""
     infos = [*takewhile(lambda info: info.id != base, repo.ancestry(snapshot_id=tip))]
     metadata = {name: value for name, value in infos[0].metadata.items() if name != OWN_METADATA}
     notes = [note for info in reversed(infos) if isinstance(note := info.metadata.get(METADATA), dict)]

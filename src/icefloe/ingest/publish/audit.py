@@ -35,32 +35,32 @@ from icefloe.ingest.write.chunks import get_source_chunks, read_piece
 from icefloe.session import Session
 
 Box = tuple[tuple[int, int], ...]
-"""Start and stop along each dimension."""
+"""The start and the stop along each dimension."""
 
 _SAMPLED_BLOCKS = 8
 _SAMPLED_FILES = 4
-"""The maximum number of files per block to compare."""
+"""The maximum number of files to compare per block."""
 _SAMPLED_CELLS = 1 << 20
-"""The number of cells per file to compare."""
+"""The maximum number of cells to compare per file."""
 _DECODED_CELLS = 4 << 20
 """The maximum number of stored cells to decode for a sample, unless a single chunk has more."""
 _SAMPLED_CHUNKS = 4096
-"""The number of chunks to compare at a time, because Zarr reads all chunks of a selection at once."""
+"""The maximum number of chunks per comparison, because Zarr reads all chunks of a selection at once."""
 _DECODED_BYTES = 8
-"""The largest size of a decoded cell."""
+"""The size in bytes of the largest decoded cell."""
 _BOXES = 8
-"""The number of boxes per task."""
+"""The number of boxes that one task reads."""
 _GAP = 1.5
 _SCALED = 1e-6
-"""The allowed difference of rescaled values, relative to the largest value."""
+"""The tolerance for rescaled values, relative to the largest value."""
 
 
 def find_staged(
     session: Session, group: str, rows: Sequence[LedgerRow], found: Sequence[IngestSource]
 ) -> Iterator[StagedFiles]:
-    """Find staged files that an interrupted run has not audited, from their ledger rows.
+    """Find the staged files of an interrupted run that have not been audited, from their ledger rows.
 
-    `group` is the target group, and `found` are the sources of the current run.
+    `group` is the target group, and `found` contains the sources of the current run.
     """
     for path, mine in split_rows_by_group(rows).items():
         yield _find_staged(StoredGroup(session, join_path(group, path)), mine, found)
@@ -85,7 +85,7 @@ def _find_staged(
 def _make_region_blocks(
     row: LedgerRow, names: Iterable[str], dataset: xr.Dataset, number: int = 0
 ) -> Iterator[Block]:
-    """Yield, for each variable, the region of a file as a block with one piece."""
+    """Yield one block per variable for the region that a file fills."""
     for name in names:
         if name in dataset.variables:
             box = _get_box(row, dataset.variables[name])
@@ -96,56 +96,52 @@ def _make_region_blocks(
 
 
 def _get_box(row: LedgerRow, variable: xr.Variable) -> Box:
-    """Return the region of a file in a variable."""
+    """Return the region of a variable that a file fills."""
     sizes = zip(map(str, variable.dims), variable.shape, strict=True)
     return tuple(row.box.get(dim, (0, size)) for dim, size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """A task of the audit: compare samples of staged blocks with their source files."""
+    """An executor task that compares samples of staged blocks with their source files."""
 
     stored: StoredGroup
     blocks: tuple[Block, ...]
     sources: Mapping[int, Any]
     reading: ReadOptions
     cells: int
-    """The number of cells per sample. A chunk of the file may have more cells."""
+    """The number of cells per sample. At least one file chunk is compared, even if it is larger."""
     region: Mapping[str, tuple[int, int]] | None = None
-    """The region of a file whose chunks are referenced; None if the blocks were copied from files."""
+    """The region of a referenced file; None if the blocks were copied from files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """A task of the audit: compute the statistics of some boxes of a staged variable."""
+    """An executor task that computes statistics for boxes of a staged variable."""
 
     stored: StoredGroup
     name: str
     boxes: tuple[Box, ...]
-    """The boxes, which are read one after another."""
+    """The boxes to read, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxStatistics:
-    """The statistics of a box for the audit: its extremes and number of missing values, with their
-    positions.
-    """
+    """The minimum, the maximum and the number of missing values in a box, with their positions."""
 
     low: float
     high: float
     lowest: tuple[int, ...]
-    """The position of the smallest value."""
+    """The position of the minimum."""
     highest: tuple[int, ...]
     nulls: int
     cells: int
     null: tuple[int, ...]
-    """The position of the first missing value; empty if there is none."""
+    """The position of the first missing value; empty if there are none."""
 
 
 def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
-    """Raise an error for audit checks that cannot run: SQL without Spark, or functions that cannot be
-    imported.
-    """
+    """Raise an error for checks that cannot run: SQL without Spark, or functions that cannot be imported."""
     for check in checks:
         if check.name == "sql" and not on_spark:
             raise make_check_error("the check sql requires Spark")
@@ -154,7 +150,7 @@ def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
 
 
 def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
-    """Raise an error if a check of the audit names a variable that does not exist."""
+    """Raise an error if a check names a variable that does not exist."""
     for check in checks:
         if check.variable and check.variable not in names:
             near = difflib.get_close_matches(check.variable, names, n=1)
@@ -172,10 +168,10 @@ def audit(
     options: Options,
     executor: Executor,
 ) -> list[CheckResult]:
-    """Audit the staged data before it is published: run all checks, and return their results.
+    """Run all checks on the staged data, and return their results.
 
     `session` reads the staged data, `before` reads the target branch without it, and `rows` are the staged
-    rows of the ledger.
+    ledger rows.
     """
     audits = []
     for path, mine in split_rows_by_group(rows).items():
@@ -188,7 +184,7 @@ def audit(
 
 
 def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
-    """Run a check on all groups that contain its variable. A SQL check runs once, for all groups."""
+    """Run a check on each group that contains its variable. A SQL check runs once for all groups."""
     about = [each for each in audits if not check.variable or check.variable in each.dataset.variables]
     for audit in (about or audits)[: 1 if check.name == "sql" else None]:
         wrong = _RUN[check.name](replace(audit, check=check))
@@ -200,7 +196,7 @@ def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
 @dataclass(frozen=True, slots=True)
 class _Audit:
     path: str
-    """The path of the group, relative to the target group."""
+    """The path of the group relative to the target group."""
     arrivals: NewData
     session: Session
     before: Session
@@ -248,8 +244,9 @@ def _is_time_index(index: Any) -> bool:
 
 
 def _check_monotone(audit: _Audit) -> str:
-    """Check that coordinates along which files are concatenated are strictly monotonic. Others may repeat
-    values, as in radar sweeps."""
+    """Check that concatenated coordinates are strictly monotonic. Other coordinates may repeat values, as in
+    radar sweeps.
+    """
     for dim, index in audit.list_steps():
         if dim in audit.arrivals.dims and not is_strictly_monotonic(index):
             rises, falls = np.asarray(index[1:] > index[:-1]), np.asarray(index[1:] < index[:-1])
@@ -282,7 +279,9 @@ def _check_source(audit: _Audit) -> str:
 
 
 def _sample_referenced(audit: _Audit) -> Iterator[CompareTask]:
-    """Yield tasks that compare some referenced files. Each file's region in an array is one block."""
+    """Yield tasks that compare a sample of the referenced files. Each file's region of an array
+    is one block.
+    """
     sources = {
         source.url: source for each in audit.staged for source in each.sources
     }  # the blocks of one group
@@ -296,7 +295,7 @@ def _sample_referenced(audit: _Audit) -> Iterator[CompareTask]:
 
 
 def _sample_copied(audit: _Audit) -> Iterator[CompareTask]:
-    """Yield tasks that compare some copied blocks, with a few pieces each."""
+    """Yield tasks that compare a sample of the copied blocks, with a few pieces each."""
     blocks = [
         (staged, block) for staged, block in audit.list_blocks() if (block.pieces.source != EXISTING).any()
     ]
@@ -307,7 +306,9 @@ def _sample_copied(audit: _Audit) -> Iterator[CompareTask]:
 
 
 def _find_overridden(audit: _Audit) -> set[str]:
-    """Return the variables that `compat="override"` took from the first file without comparing the others."""
+    """Return the variables that `compat="override"` took from the first file without comparing
+    other files.
+    """
     dims = audit.arrivals.dims
     if audit.options.combining.compat != "override" or not dims:
         return set()
@@ -323,9 +324,9 @@ def _thin_block(block: Block) -> Block:
 
 
 def compare_blocks(task: CompareTask) -> str:
-    """Compare staged blocks with their source files for the audit.
+    """Compare staged blocks with their source files.
 
-    Describe the first difference; "" if there is none.
+    Return a description of the first difference, or "" if there is none.
     """
     pieces = [
         (number, block, row)
@@ -342,7 +343,7 @@ def compare_blocks(task: CompareTask) -> str:
                     if task.region is not None and not has_same_labels(
                         here.indexes, there.indexes, task.region
                     ):
-                        continue  # the cells are not adjacent; copied data is compared by block
+                        continue  # the cells are not contiguous; copied data is compared by block
                     for _, block, row in mine:
                         piece = block.pieces.select(slice(row, row + 1))
                         start = _find_difference(task, block, piece, here, there, file)
@@ -356,12 +357,12 @@ def compare_blocks(task: CompareTask) -> str:
 def _find_difference(
     task: CompareTask, block: Block, piece: Pieces, here: xr.Dataset, there: xr.Dataset, file: xr.Dataset
 ) -> list[int] | None:
-    """Compare samples of one piece: its middle, or both ends if the file is referenced.
+    """Compare a sample of one piece with its file: the middle, or both ends if the file is referenced.
 
     Return the position of a sample that differs, or None.
     """
     mine, variable = here.variables[block.name], there.variables[block.name]
-    # The ledger does not record which axis of the file each dimension is.
+    # The ledger does not record which axis of the file corresponds to each dimension.
     axes = [variable.dims.index(dim) if dim in variable.dims else -1 for dim in mine.dims]
     piece = replace(piece, axes=np.array([axes], np.int64).reshape(1, len(axes)))
     chunks = get_source_chunks(piece, file.variables[block.name])
@@ -379,10 +380,11 @@ def _find_difference(
 
 
 def _limit_decoding(part: Pieces, block: Block, stored: xr.Variable) -> Pieces:
-    """Reduce a sample that overlaps so many stored chunks that decoding them takes longer than the sample.
+    """Shrink a sample if decoding the stored chunks that it overlaps would take much longer than the
+    comparison.
 
-    A map of a file overlaps many chunks of time series. The selection depends on the block, so that the
-    samples of an ingest cover different parts of the array.
+    For example, a map in a file overlaps many time series chunks. The remaining part depends on the block, so
+    that the samples of an ingest cover different parts of the array.
     """
     chunks = stored.encoding.get("chunks")
     if not chunks or not stored.ndim:
@@ -401,8 +403,9 @@ def _limit_decoding(part: Pieces, block: Block, stored: xr.Variable) -> Pieces:
 
 
 def _is_close(one: Any, other: Any) -> bool:
-    """Return whether values are equal up to rounding. 32-bit scale factors are stored with 64 bits, which
-    changes the last digits."""
+    """Return True if values are equal within rounding. 32-bit scale factors are stored with 64 bits, which
+    changes the last digits.
+    """
     if one.equals(other):
         return True
     if one.dtype.kind != "f" or other.dtype.kind != "f" or one.shape != other.shape:
@@ -441,13 +444,13 @@ def _check_nulls(audit: _Audit) -> str:
 
 
 def _load_counts(audit: _Audit) -> KnownCounts:
-    """Load the chunk statistics of the variable of a check."""
+    """Load the chunk statistics of the checked variable."""
     path = join_path(audit.options.group, audit.check.variable)
     return KnownCounts(audit.session, "/" + path.strip("/"))
 
 
 def _list_boxes(audit: _Audit) -> list[Box]:
-    """List boxes that cover the new part of the checked variable. Each is small enough to be read at once."""
+    """List boxes that cover the new part of the checked variable, each small enough to be read at once."""
     name = audit.check.variable
     refuse_unknown([audit.check], [str(each) for each in audit.dataset.variables])
     if audit.dataset.variables[name].dtype.kind not in "biuf" and audit.check.name == "range":
@@ -465,7 +468,7 @@ def _count_values(audit: _Audit, boxes: Sequence[Box]) -> Iterator[BoxStatistics
 
 
 def count_boxes(task: CountTask) -> list[BoxStatistics]:
-    """Return the extremes and the number of missing values of staged boxes, for the audit."""
+    """Compute the minimum, the maximum and the number of missing values of staged boxes."""
     with open_raw(task.stored, ReadOptions()) as raw:
         variable = raw.variables[task.name]
         return [_count_box(variable, box) for box in task.boxes]
@@ -510,7 +513,7 @@ def _load_function(check: Check) -> Callable[[xr.Dataset], Any]:
 
 
 def _check_sql(audit: _Audit) -> str:
-    """Run a SQL check. Each row of the result is a problem; a single value must be true or 0."""
+    """Run a SQL check. Each result row is a problem, except a single value, which must be true or 0."""
     if not audit.executor.has_sql:
         raise make_check_error("the check sql requires Spark")
     rows = audit.executor.query(audit.check.query, {"staged": audit.session, "published": audit.before})
@@ -545,7 +548,7 @@ _RUN: dict[str, Callable[[_Audit], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class NewData:
-    """The staged data of a group to audit: new sources and their regions in the arrays."""
+    """The staged data of a group: the ledger rows of new sources, and the dataset."""
 
     rows: tuple[LedgerRow, ...]
     dataset: xr.Dataset
@@ -559,8 +562,8 @@ class NewData:
         return {dim for dim, span in spans if span != (0, sizes.get(dim))}
 
     def list_boxes(self, name: str, cells: int) -> Iterator[Box]:
-        """Yield boxes that cover all staged data of a variable for the audit, with at most `cells` cells or
-        one chunk each.
+        """Yield boxes that cover all staged data of a variable, each with at most `cells` cells
+        or one chunk.
         """
         variable = self.dataset.variables[name]
         boxes = {_get_box(row, variable) for row in self.rows if name in row.names}
@@ -571,7 +574,7 @@ class NewData:
             yield from _split_box(box, chunks, cells)
 
     def find_source(self, name: str, place: Sequence[int]) -> str | None:
-        """Return the source of a staged cell in the audit; None if it is not known."""
+        """Return the source of a staged cell. Return None if it is unknown."""
         variable = self.dataset.variables[name]
         for row in self.rows:
             spans = _get_box(row, variable)
@@ -581,7 +584,7 @@ class NewData:
         return None
 
     def describe_cell(self, name: str, place: Sequence[int]) -> str:
-        """Describe a staged cell by its coordinates and its source, for messages of the audit."""
+        """Describe a staged cell by its coordinates and its source, for error messages."""
         at = ", ".join(
             f"{dim}={self._get_label(str(dim), index)}"
             for dim, index in zip(self.dataset.variables[name].dims, place, strict=True)
@@ -595,7 +598,7 @@ class NewData:
 
 
 def _join_boxes(boxes: Sequence[Box]) -> list[Box]:
-    """Join boxes that are adjacent along one dimension and equal along all others."""
+    """Merge boxes that are adjacent along one dimension and equal along all other dimensions."""
     found: list[Box] = []
     for box in boxes:
         last = found[-1] if found else ()
@@ -610,7 +613,7 @@ def _join_boxes(boxes: Sequence[Box]) -> list[Box]:
 
 
 def _split_box(box: Box, chunks: Sequence[int], cells: int) -> Iterator[Box]:
-    """Split a box at chunk borders into parts of about `cells` cells, or of one chunk."""
+    """Split a box at chunk boundaries into parts of about `cells` cells, or one chunk."""
     shape = [stop - start for start, stop in box]
     if math.prod(shape):
         for part in Pieces.whole(0, shape, [start for start, _ in box]).split(chunks, cells):
@@ -619,7 +622,7 @@ def _split_box(box: Box, chunks: Sequence[int], cells: int) -> Iterator[Box]:
 
 
 def select_sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
-    """Select at most `most` evenly distributed rows as a sample for the audit."""
+    """Select up to `most` evenly distributed ledger rows as a sample."""
     if not rows:
         return []
     return [rows[at] for at in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int)).tolist()]
@@ -628,7 +631,7 @@ def select_sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
 def has_same_labels(
     one: Mapping[Any, Any], other: Mapping[Any, Any], region: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether a file has the same labels as its region of the staged group."""
+    """Return True if a file has the same labels as its region of the staged group."""
     for dim, labels in other.items():
         start, stop = region.get(str(dim), (0, None))
         if dim in one and not one[dim][start:stop].equals(labels):

@@ -1,7 +1,7 @@
-"""Find virtual references of a published branch to sources that are missing or have changed.
+"""Find virtual references on a published branch to sources that are missing or have changed.
 
-The sources of a run are compared with the ledger. Other referenced sources in the ledger are looked up,
-because a file that was deleted is no longer among the sources of a run.
+The sources of a run are compared with the ledger. All other referenced sources in the ledger are looked up,
+because a deleted file is no longer among the sources of a run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from icefloe.virtual.sources import to_location
 def complete_report(
     report: IngestReport, repo: Repository, selection: RunSources, options: Options
 ) -> IngestReport:
-    """Return the complete report of an ingest, with the sources that broken virtual references of the target
-    branch point to.
+    """Complete the report of an ingest with the missing and changed sources that the target branch
+    references.
 
     The ledger is read again if the branch has moved.
     """
@@ -68,8 +68,9 @@ _INDIRECT: Final = (".json", ".parq", ".parquet", ".dmrpp")
 def _find_suspects(
     rows: Mapping[str, LedgerRow], sources: Sequence[IngestSource], options: Mapping[str, Any]
 ) -> tuple[_Named, _Named]:
-    """Return the missing and the changed sources of ledger rows, by URL. A repository does not change,
-    because its chunks are never overwritten."""
+    """Return the missing and the changed sources in the ledger, by URL. A repository never counts as changed,
+    because its chunks are never overwritten.
+    """
     versions = {each.url: each.version for each in sources if each.url in rows}
     others = [row.to_source() for url, row in rows.items() if url not in versions]
     now = {**versions, **look_up_versions(others, options)}
@@ -86,15 +87,16 @@ def _find_suspects(
 
 
 def _is_indirect(source: IngestSource) -> bool:
-    """Return whether a source consists of references to other files, which the ledger does not list."""
+    """Return True if a source consists of references to other files, which the ledger does not list."""
     return source.is_repository or source.url.rstrip("/").lower().endswith(_INDIRECT)
 
 
 def _find_broken_files(
     session: Session, rows: Iterable[LedgerRow], options: Mapping[str, Any]
 ) -> tuple[_Named, _Named]:
-    """Return the missing and the changed files that references point to, and that the ledger does not list,
-    by URL. A repository stands for all of its chunks."""
+    """Return the missing and the changed files that are referenced but not in the ledger, by URL. If a file
+    belongs to a store, the store is returned instead.
+    """
     listed = {
         location: row.to_source() for row in rows if (location := _find_location(row.to_source())) is not None
     }
@@ -128,7 +130,7 @@ def _is_recorded(version: FileVersion, checksum: Checksum | None, end: int) -> b
 
 
 def _find_location(source: IngestSource) -> str | None:
-    """Return the location of a source in references; None if references cannot contain it."""
+    """Return the location of a source as it appears in references. Return None if it cannot be referenced."""
     try:
         return to_location(
             make_reference_url(source.repository_address if source.is_repository else source.url)
@@ -138,7 +140,7 @@ def _find_location(source: IngestSource) -> str | None:
 
 
 def _find_referenced(session: Session, suspects: Mapping[str, IngestSource]) -> Collection[str]:
-    """Return the URLs of the sources that virtual chunks of the session refer to."""
+    """Return the URLs of the sources that virtual chunks of the session reference."""
     files: dict[str, str] = {}
     stores: dict[str, str] = {}
     for url, source in suspects.items():

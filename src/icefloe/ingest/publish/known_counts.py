@@ -1,4 +1,4 @@
-"""Answer the checks `range` and `nulls` for parts of an array from chunk statistics."""
+"""Evaluate the checks `range` and `nulls` from chunk statistics, without reading the values."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from icefloe.maintenance.statistics.lookup import ChunkStatistics, load_statisti
 from icefloe.session import Session
 
 _MARGIN: Final = 1e-6
-"""The relative distance from a limit within which values are read instead, because xarray decodes some values
-as 32-bit floats."""
+"""The relative margin around a limit within which values must be read, because xarray decodes some of them as
+32-bit floats.
+"""
 
 
 class KnownCounts:
-    """The known counts of staged data: chunk statistics that answer the checks `range` and `nulls` before
-    publishing.
+    """Chunk statistics of staged data, for evaluating the checks `range` and `nulls` without
+    reading values.
     """
 
     def __init__(self, session: Session, path: str) -> None:
         self._found: ChunkStatistics | None = load_statistics(session, path)
 
     def is_within(self, box: Sequence[tuple[int, int]], low: float, high: float) -> bool:
-        """Return True if the known counts prove that all staged values in a box lie between two limits."""
+        """Return True if the statistics prove that all values in a box are between two limits."""
         found, rows = self._found, self._find_rows(box)
         if found is None or rows is None or not found.meaning.has_sums:
             return False
@@ -39,9 +40,7 @@ class KnownCounts:
         return bool(low + margin <= least and most <= high - margin)
 
     def count_nulls(self, box: Sequence[tuple[int, int]]) -> int | None:
-        """Return the known number of missing staged values in a box; None if the statistics do not determine
-        it.
-        """
+        """Return the number of missing values in a box. Return None if the statistics do not determine it."""
         found, rows = self._found, self._find_rows(box)
         if found is None or rows is None:
             return None
@@ -54,7 +53,7 @@ class KnownCounts:
         return nulls if whole or nulls == 0 else None
 
     def _find_rows(self, box: Sequence[tuple[int, int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
-        """Return the chunks that a box overlaps; None if one of them has no statistics."""
+        """Return the chunks that a box overlaps. Return None if any of them has no statistics."""
         found = self._found
         if found is None or any(start >= stop for start, stop in box):
             return None
