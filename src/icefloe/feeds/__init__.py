@@ -1,4 +1,6 @@
-"""Operational feeds: concurrent appends to the same arrays, and events for programs that wait for data."""
+"""Operational data feeds: concurrent appends to the same arrays, and events for programs that wait for new
+data.
+"""
 
 from icefloe.feeds.events import Event as Event
 from icefloe.feeds.events import watch as watch

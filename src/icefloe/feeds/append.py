@@ -1,4 +1,4 @@
-"""Append datasets along a dimension, while other processes append to the same arrays."""
+"""Append datasets along a dimension, concurrently with other processes that append to the same arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["AppendReport", "append"]
 _APP: Final = "append"
 _LABELS_PER_CHUNK: Final = 1024
 _MAX_STARTS: Final = 100
-"""The number of times that an append starts again from the tip before it gives up."""
+"""The maximum number of times that an append restarts from the tip before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class AppendReport(Report):
     """The report of appending a dataset to the arrays of a group (`icefloe.append`)."""
 
     snapshot_id: str | None
-    """The id of the new snapshot; None if the branch already contained the key or all rows."""
+    """The id of the new snapshot; None if the branch already contained the key or all of the rows."""
     num_rows: int = 0
     """The number of rows by which the arrays grew."""
     num_collapsed: int = 0
-    """The number of appended labels that the arrays already contained."""
+    """The number of appended labels that already existed in the arrays."""
     num_moved: int = 0
-    """The number of references that were moved behind the rows of other writers, without reading data."""
+    """The number of chunk references that were moved after other writers' rows, without reading data."""
     num_rewritten: int = 0
-    """The number of chunks that were rewritten because they also contain rows of other writers."""
+    """The number of chunks that were rewritten because they also contain other writers' rows."""
     num_rebases: int = 0
     """The number of times that another writer committed first."""
     is_ascending: bool = True
@@ -77,20 +77,20 @@ def append(
     metadata: dict[str, Any] | None = None,
     encoding: Mapping[str, Any] | None = None,
 ) -> AppendReport:
-    """Append a dataset to the arrays of a group and commit it, even if other processes append at the same
-    time.
+    """Append a dataset to the arrays of a group and commit it, safely even if other processes append
+    concurrently.
 
     Any number of processes and machines can append to the same arrays. If another writer commits first, the
-    new rows are placed after its rows, usually without reading data. Rows are identified by their label, the
-    value of the coordinate `dim`. At a label that already exists, only arrays without values are written, so
-    each writer can append a different variable.
+    new rows are placed after that writer's rows, usually without reading data. Rows are identified by their
+    label, the value of the coordinate `dim`. At a label that already exists, only arrays that have no values
+    there are written, so each writer can append a different variable.
 
-    The first append creates the arrays. Later ones change neither attributes nor arrays without `dim`.
+    The first append creates the arrays. Later appends change neither attributes nor arrays without `dim`.
 
     Parameters
     ----------
     ds
-        The rows to append. Variables without `dim` must have the stored values.
+        The rows to append. Variables without `dim` must match the stored values.
     repo
         The repository.
     dim
@@ -100,17 +100,17 @@ def append(
     group
         The path of the group; the root by default.
     key
-        Identifies this append, so that it happens once even if the program runs again: a name, or a
-        `CommitKey`.
+        An idempotency key for this append, so that it happens only once even if the program runs again: a
+        name, or a `CommitKey`.
     order
-        Where new rows are placed: "commit" after all rows of earlier commits, "sorted" by label, which needs
-        whole chunks, and "strict" fails if a label is not after the last one.
+        Where new rows are placed: "commit" after all rows of earlier commits, "sorted" by label, which
+        requires whole chunks. "strict" fails if a label is not after the last one.
     message
         The commit message.
     metadata
-        Metadata of the commit.
+        The commit metadata.
     encoding
-        The encoding of new arrays, as for `Dataset.to_zarr`. It is used only by the append that creates them.
+        The encoding of new arrays, as for `Dataset.to_zarr`. Only the append that creates the arrays uses it.
         Times are stored as seconds since 1970 by default, in chunks of 1024.
 
     Returns
@@ -121,10 +121,10 @@ def append(
     Raises
     ------
     InvalidInputError
-        If the dataset does not match the stored arrays, or the key was used for other data. Nothing has
-        changed then.
+        If the dataset does not match the stored arrays, or the key was already used for other data. In that
+        case, nothing is changed.
     AppendConflictError
-        If a label exists with other values.
+        If a label already exists with different values.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def append(
             if its_key is None:
                 made: str | None = session.commit(text, metadata, rebase_with=solver)
             else:
-                # Without changes: all rows exist, but the key has to be recorded.
+                # Nothing changed, because all rows exist, but the key still has to be recorded.
                 made = session.commit_once(text, metadata, key=its_key, rebase_with=solver, allow_empty=True)
         except ConflictError:
             # The rows are checked against the new tip. Rows that cannot be combined are an error.
@@ -182,7 +182,7 @@ def _report(
 
 
 class _Rows:
-    """A dataset to append."""
+    """A dataset to append, with the dimension and the target group."""
 
     def __init__(self, ds: xr.Dataset, dim: str, group: str | None) -> None:
         self._ds, self._dim, self._group = to_numpy_times(ds, dim), dim, group
@@ -196,7 +196,7 @@ class _Rows:
         check_order(ds, dim)
 
     def digest(self) -> str:
-        """Return a digest of the data, so that a key cannot be used again for other data."""
+        """Return a digest of the data, which ensures that a key is not reused for different data."""
         found = hashlib.blake2b(digest_size=16)
         for name in sorted(map(str, self._ds.variables)):
             values = self._ds.variables[name].values
@@ -207,7 +207,7 @@ class _Rows:
     def write(
         self, session: Session, solver: AppendSolver, encoding: Mapping[str, Any] | None
     ) -> Sequence[Appended]:
-        """Write the rows to a session, and match their labels with the stored labels if necessary."""
+        """Write the rows to a session. Match their labels with the stored labels if necessary."""
         stored = self._open_stored(session)
         if stored is None:
             self._create(session, encoding or {})
@@ -216,7 +216,7 @@ class _Rows:
         growing = self._ds.drop_vars(
             [name for name, each in self._ds.variables.items() if self._dim not in each.dims]
         )
-        # xarray would replace the attributes of the group by those of the dataset, such as its own history.
+        # xarray would replace the group's attributes with those of the dataset, such as its `history`.
         growing.attrs = dict(zarr.open_group(session.store, path=self._group or "", mode="r").attrs)
         try:
             to_icechunk(growing, session, group=self._group, mode="a-", append_dim=self._dim)
@@ -227,7 +227,7 @@ class _Rows:
         return arrange_appends(session.workspace, solver)
 
     def _create(self, session: Session, encoding: Mapping[str, Any]) -> None:
-        """Create the arrays, with a coordinate that can represent later labels."""
+        """Create the arrays, with a coordinate encoding that can also represent later labels."""
         ds, dim = self._ds, self._dim
         if dim in ds.coords:
             ds = ds.copy()
@@ -242,7 +242,7 @@ class _Rows:
         to_icechunk(ds, session, group=self._group, mode="a", encoding=encoding)
 
     def _open_stored(self, session: Session) -> xr.Dataset | None:
-        """Open the stored group; None if no array has the dimension yet."""
+        """Open the stored group as a dataset. Return None if no array has the dimension yet."""
         self._check_grids(session)
         try:
             found = xr.open_zarr(session.store, group=self._group, consolidated=False, chunks=None)
@@ -251,7 +251,9 @@ class _Rows:
         return found if self._dim in found.dims else None
 
     def _check_grids(self, session: Session) -> None:
-        """Raise an error if an array with the dimension has a rectilinear grid, which zarr may not open."""
+        """Raise an error if an array with the dimension has a rectilinear chunk grid, which zarr may not
+        support.
+        """
         path = "/" + (self._group or "").strip("/")
         for name in session.workspace.children(path):
             node = session.workspace.node(join(path, name))
@@ -261,7 +263,7 @@ class _Rows:
                 raise make_misfit_error(f"{node.path} has a rectilinear chunk grid")
 
     def _is_after_stored_labels(self, stored: xr.Dataset) -> bool:
-        """Return whether all new labels follow the stored labels, so that no stored row is affected."""
+        """Return True if all new labels come after the stored labels, so that no stored row is affected."""
         if self._dim not in stored.coords:
             return True
         old, new = stored.indexes[self._dim], self._ds.indexes[self._dim]
@@ -306,7 +308,9 @@ class _Rows:
 
 
 def _has_same_dtype(variable: xr.Variable, known: xr.Variable) -> bool:
-    """Return whether values have the stored data type. Times, text and packed values are converted."""
+    """Return True if a variable has the stored data type. Times, strings and packed values only need to be of
+    the same kind, because they are converted.
+    """
     kinds = (variable.dtype.kind, known.dtype.kind)
     if not set(kinds) <= set("biufc"):
         return kinds[0] == kinds[1] or "O" in kinds

@@ -1,4 +1,4 @@
-"""The solver for sessions that append to the same arrays."""
+"""The conflict solver for sessions that append to the same arrays."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class AppendSolver(ConflictSolver):
     """A conflict solver for sessions that append along the same dimension. It keeps the rows of both sides.
 
     Rows are matched by their label, the value of the coordinate of the dimension. Labels that only one side
-    appended become part of the result. A label that both sides appended must have equal values, or be written
-    to different arrays. All other conflicts make the rebase fail.
+    appended are kept. If both sides appended a label, its values must be equal, or the two sides must have
+    written different arrays. All other conflicts make the rebase fail.
 
     Parameters
     ----------
     dim
-        The dimension along which sessions append.
+        The dimension along which the sessions append.
     order
-        "commit" places later commits after earlier ones. "sorted" inserts rows by label, if they are whole
-        chunks. "strict" fails if a label is not after the last one.
+        "commit" places later commits after earlier ones. "sorted" inserts rows by label, provided that they
+        form whole chunks. "strict" fails if a label is not after the last one.
     """
 
     def __init__(self, dim: str, *, order: AppendOrder = "commit") -> None:
@@ -37,12 +37,14 @@ class AppendSolver(ConflictSolver):
         self.dim = dim
         self.order = order
         self.appended: tuple[Appended, ...] = ()
-        """The records of the latest rebase, one per dataset; empty without a concurrent append."""
+        """Records of how the latest rebase placed rows, one per dataset; empty if there was no concurrent
+        append.
+        """
         self.num_rebases = 0
-        """The number of rebases that combined the rows of several writers."""
+        """The number of rebases that merged the rows of several writers."""
 
     def decode(self, document: Mapping[str, Any], shape: Sequence[int], data: bytes | None) -> Values:
-        """Decode a chunk of an array whose appended rows the solver combines.
+        """Decode a chunk so that the solver can merge its rows.
 
         Parameters
         ----------
@@ -51,7 +53,7 @@ class AppendSolver(ConflictSolver):
         shape
             The shape of the chunk.
         data
-            The stored bytes; None for a chunk that is not stored.
+            The stored bytes; None if the chunk is not stored.
 
         Returns
         -------
@@ -61,7 +63,7 @@ class AppendSolver(ConflictSolver):
         return decode_chunk(document, shape, data)
 
     def encode(self, document: Mapping[str, Any], values: Values) -> bytes | None:
-        """Encode a chunk of an array whose appended rows the solver combines.
+        """Encode a chunk whose rows the solver has merged.
 
         Parameters
         ----------

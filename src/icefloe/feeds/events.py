@@ -1,4 +1,4 @@
-"""Events: the changes of a repository since a bookmark."""
+"""Deliver the changes in a repository since a bookmark as events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Event(Report):
     """An event in a repository, such as a commit or a new tag."""
 
     id: str
-    """The id of the event, which is the same if the event is delivered again."""
+    """The id of the event. It stays the same if the event is delivered again."""
     type: str
     """The kind of event: "commit", "tag-created", "branch-reset", "gc", ..."""
     time: str
@@ -58,7 +58,7 @@ class Event(Report):
     tag: str | None = None
     """The tag that was created or deleted."""
     snapshot_id: str | None = None
-    """The current snapshot of the branch or tag, or its last snapshot before it was deleted."""
+    """The snapshot that the branch or tag points to, or pointed to before it was deleted."""
     message: str | None = None
     """The message of the commit."""
 
@@ -73,28 +73,29 @@ def watch(
 ) -> None:
     """Watch a repository: deliver its events since a bookmark, at least once and in order.
 
-    The bookmark moves after each event that was delivered. If there is no bookmark yet, events are delivered
-    from now on. Repositories with version 1 of the format have no operations log: only commits, branches and
-    tags are compared then.
+    The bookmark advances after each delivered event. If there is no bookmark yet, only events from now on are
+    delivered. Repositories in format version 1 have no operations log, so their events are derived by
+    comparing commits, branches and tags.
 
     Parameters
     ----------
     repo
         The repository.
     bookmark
-        A file that remembers the last event.
+        Path of a file that stores the position of the last delivered event.
     deliver
-        A function that takes an event. If it raises an error, the event is delivered again next time.
+        A function that receives each event. If it raises an exception, the event is delivered again next
+        time.
     interval
         The number of seconds between two polls.
     once
-        Deliver what happened since the bookmark, and return.
+        Deliver the events since the bookmark and return, instead of continuing to poll.
 
     Raises
     ------
     InvalidInputError
-        If the bookmark cannot be read or written, or is older than the retained history, so that events
-        would be missing.
+        If the bookmark cannot be read or written, or is older than the retained history, so that events would
+        be missed.
 
     Examples
     --------
@@ -135,7 +136,7 @@ def _has_operations_log(repo: Repository) -> bool:
 
 
 class _Operations:
-    """Events from the operations log."""
+    """An event source that reads the operations log."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
@@ -144,7 +145,7 @@ class _Operations:
         return {"after": _id(next(iter(self._repo.ops_log())))}
 
     def since(self, state: Mapping[str, Any]) -> Iterator[tuple[Event, dict[str, Any]]]:
-        """Yield the operations after a bookmark, oldest first, with the bookmark that follows each."""
+        """Yield the events after a bookmark, oldest first, each with the updated bookmark."""
         after = state.get("after")
         if after is None:
             raise _make_lost_error("it was created for a repository with version 1 of the format")
@@ -175,7 +176,8 @@ class _Operations:
         return replace(event, snapshot_id=snapshot, message=_get_message(self._repo, snapshot))
 
     def _find_target(self, event: Event, later: Sequence[Update]) -> str | None:
-        """Return where a ref pointed after it was created or reset; None if that is no longer known.
+        """Return the snapshot that a ref pointed to after it was created or reset, or None if it is no longer
+        known.
 
         The operations log does not record the target, but the next operation on the same ref does.
         """
@@ -201,7 +203,7 @@ class _Operations:
 
 
 class _Refs:
-    """Events from branches and tags, for repositories without an operations log."""
+    """An event source that compares branches and tags, for repositories without an operations log."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
@@ -215,7 +217,7 @@ class _Refs:
         }
 
     def since(self, state: Mapping[str, Any]) -> Iterator[tuple[Event, dict[str, Any]]]:
-        """Yield the changes of refs after a bookmark, with the bookmark that follows each."""
+        """Yield the events for refs that changed since a bookmark, each with the updated bookmark."""
         try:
             reached = {"branches": dict(state["branches"]), "tags": dict(state["tags"])}
         except KeyError:
@@ -239,7 +241,7 @@ class _Refs:
     def _moves(
         self, branch: str, old: str | None, tip: str, reached: dict[str, dict[str, str]]
     ) -> Iterator[tuple[Event, dict[str, Any]]]:
-        """Yield the creation or the reset of a branch, if there was one, and its new commits."""
+        """Yield an event if a branch was created or reset, then one event per new commit."""
         history: Iterable[SnapshotInfo] = self._repo.ancestry(snapshot_id=tip)
         if old is not None:
             history = list(takewhile(lambda info: info.id != old, history))
@@ -259,10 +261,10 @@ class _Refs:
     def _split_history(
         self, history: Iterable[SnapshotInfo], tips: Iterable[str]
     ) -> tuple[str | None, list[SnapshotInfo]]:
-        """Split a history: return the newest snapshot that known branches contain, and the later
-        snapshots.
+        """Split a history at the newest snapshot that known branches already contain. Return that snapshot
+        and the later ones.
         """
-        # Step by step, and only as far back as necessary: in version 1 each step reads a file.
+        # Go back only as far as necessary, because in format version 1 each step reads a file.
         others = [iter(self._repo.ancestry(snapshot_id=tip)) for tip in set(tips)]
         known: set[str] = set()
         fresh: list[SnapshotInfo] = []
@@ -275,13 +277,13 @@ class _Refs:
         return None, []
 
     def _check_reset(self, branch: str, old: str, history: list[SnapshotInfo]) -> None:
-        """Raise an error if a snapshot is missing in a history because it expired, rather than after
+        """Raise an error if a snapshot is missing from a branch's history because it expired, not because of
         a reset."""
         try:
             seen = next(iter(self._repo.ancestry(snapshot_id=old)))
         except NotFoundError:
             raise _make_lost_error(f"the snapshot {old} of branch {branch} no longer exists") from None
-        first = history[-2] if len(history) > 1 else None  # the parent of the first snapshot does not exist
+        first = history[-2] if len(history) > 1 else None  # the first snapshot's parent does not exist
         if first is not None and seen.written_at < first.written_at:
             raise _make_lost_error(f"the snapshot {old} of branch {branch} has expired")
 
@@ -289,7 +291,7 @@ class _Refs:
         self, kind: str, snapshot: str, *, branch: str | None = None, tag: str | None = None
     ) -> Event:
         info = _get_info(self._repo, snapshot)
-        # Version 1 does not store times of refs, so use the time of the snapshot.
+        # Format version 1 does not store ref times, so use the time of the snapshot.
         when = datetime.now(UTC) if info is None else info.written_at
         id = _digest(kind, branch, tag, snapshot)
         message = None if info is None else info.message
@@ -297,7 +299,7 @@ class _Refs:
 
 
 def _read_back(infos: Iterator[SnapshotInfo], until: datetime) -> Iterator[str]:
-    """Yield the ids of snapshots, newest first, up to one that is not later than a time."""
+    """Yield snapshot ids, newest first, up to and including the first that is not later than a given time."""
     try:
         for info in infos:
             yield info.id
@@ -356,7 +358,9 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 
 def _write(place: Path, state: Mapping[str, Any]) -> None:
-    """Replace the bookmark atomically. After a crash, either the old or the new bookmark exists."""
+    """Replace the bookmark atomically. After a crash, the file contains either the old or the new
+    bookmark.
+    """
     handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
     with os.fdopen(handle, "w") as file:
         json.dump({"form": _FORM, "state": state}, file)

@@ -1,4 +1,6 @@
-"""`icefloe.spark.scan`: read arrays of a repository as a Spark data frame, with only the needed chunks."""
+"""`icefloe.spark.scan`: read the arrays of a repository as a Spark DataFrame, fetching only the needed
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scan(TableScan):
-    """A lazy scan of the tables that arrays form, with Spark. Nothing is read until its data frame is used.
+    """A lazy Spark scan of arrays as a table. Nothing is read until the DataFrame is evaluated.
 
     `sel`, `isel` and `select` return a narrower scan.
     """
@@ -39,24 +41,24 @@ class Scan(TableScan):
     """The Spark session that reads the rows."""
 
     def to_df(self) -> DataFrame:
-        """Return the rows of a scanned table as a Spark data frame.
+        """Return the rows of the scan as a Spark DataFrame.
 
-        The data frame can be used any number of times, filtered, and joined with itself.
+        The DataFrame can be filtered, joined with itself, and evaluated any number of times.
 
         Returns
         -------
         DataFrame
-            A row per cell, with a column per coordinate and per variable.
+            One row per cell, with a column per coordinate and per variable.
         """
         plan = self.plan()
         describe_next_jobs(self.spark, [f"{self.title} ({plan.count_chunks()})"])
         return scan_frame(self.spark, self, plan)
 
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> DataFrame:
-        """Aggregate variables over the cells of a scanned table on Spark, in the tasks that read the chunks.
+        """Aggregate variables over the cells of the scan, in the Spark tasks that read the chunks.
 
         Missing values are ignored; the result of a group without values is null. Sums are computed in double
-        precision and in a different order than Spark's, so the last digits of floats may differ.
+        precision and in a different order than in Spark, so the last digits of floats may differ.
 
         Parameters
         ----------
@@ -70,7 +72,7 @@ class Scan(TableScan):
         Returns
         -------
         DataFrame
-            A row per group.
+            One row per group.
         """
         terms = [by] if isinstance(by, str) else list(by)
         aggregation = plan_aggregation(self, terms, results, count_slots(self.spark))
@@ -83,15 +85,15 @@ class Scan(TableScan):
         return frame if whole else _combine(frame, aggregation)
 
     def points(self, frame: Any, *, method: str = NEAREST, tolerance: Any = None) -> DataFrame:
-        """Read the values at points of a scanned table with Spark. Each chunk is read once.
+        """Extract the values of the scan at points, on Spark. Each chunk is read once.
 
         Parameters
         ----------
         frame
-            A table with a column per coordinate that is looked up: a data frame of Spark or pandas, an Arrow
-            table, or a mapping of lists. Other columns are passed on.
+            A table with a column per lookup coordinate: a Spark or pandas DataFrame, an Arrow table, or a
+            mapping of lists. Other columns are passed through.
         method
-            `nearest` takes the value of the nearest cell, `linear` interpolates between the cells around a
+            `nearest` takes the value of the nearest cell; `linear` interpolates between the cells around a
             point. Latitudes and longitudes may be two-dimensional with `nearest`.
         tolerance
             With `nearest`, the maximum distance in units of the coordinate, or one per coordinate. Points
@@ -100,24 +102,24 @@ class Scan(TableScan):
         Returns
         -------
         DataFrame
-            A row per point and cell of the other dimensions.
+            One row for each combination of a point and a cell along the other dimensions.
         """
         return extract_frame(self.spark, plan_points(self._detach(), frame, method, tolerance))
 
     def zones(
         self, zones: Any, *, by: str | None = None, weights: str | None = None, **results: Any
     ) -> DataFrame:
-        """Aggregate variables of a scanned table over zones with Spark.
+        """Aggregate the variables of the scan over zones, on Spark.
 
-        Cells are weighted by the fraction that a zone covers.
+        Each cell is weighted by the fraction of it that a zone covers.
 
         Parameters
         ----------
         zones
-            GeoJSON as a mapping, as text or as the path of a file; or a mask, an array over latitude and
-            longitude with the number of a zone in each cell and NaN outside, which uses whole cells.
+            GeoJSON, given as a mapping, a string or a file path; or a mask, which is an array over latitude
+            and longitude with a zone number in each cell and NaN outside all zones. A mask uses whole cells.
         by
-            The property that names a zone. By default the id of a feature, or its number.
+            The feature property that names a zone. Defaults to the feature's id, or its number.
         weights
             `area` also weights cells by their area on the sphere.
         **results
@@ -126,17 +128,17 @@ class Scan(TableScan):
         Returns
         -------
         DataFrame
-            A row per zone and cell of the other dimensions.
+            One row for each combination of a zone and a cell along the other dimensions.
         """
         return extract_frame(self.spark, plan_zones(self._detach(), zones, results, by=by, weights=weights))
 
     def _detach(self) -> TableScan:
-        """Return the scan without its Spark session, because a session cannot be sent to tasks."""
+        """Return the scan without its Spark session, which cannot be sent to tasks."""
         return TableScan(**{each.name: getattr(self, each.name) for each in fields(TableScan)})
 
 
 def extract_frame(spark: SparkSession, job: Extraction) -> DataFrame:
-    """Create a Spark data frame of the values of a scanned table at points or over zones."""
+    """Create a Spark DataFrame of values extracted at points or aggregated over zones."""
     title = f"{job.scan.title} {'points' if isinstance(job, PointPlan) else 'zones'}"
     describe_next_jobs(spark, [title])
     tasks = divide_blocks(job, count_slots(spark))
@@ -163,12 +165,12 @@ def scan(
     storage_options: Mapping[str, Any] | None = None,
     statistics: bool = True,
 ) -> Scan:
-    """Scan the variables of a group as a table, with Spark.
+    """Scan the variables of a group as a table, on Spark.
 
     Parameters
     ----------
     spark
-        The session that reads.
+        The Spark session to read with.
     repo
         A repository, one of its sessions, or a path or URL. A repository is sent to the executors with its
         credentials.
@@ -177,24 +179,24 @@ def scan(
     variables
         Variables to read. They must have the same dimensions. All by default.
     columns
-        Columns of the rows; by default all coordinates and variables. Other variables are not read.
+        The columns to return; by default all coordinates and variables. Other variables are not read.
     branch, tag, snapshot_id
-        The version to read: the tip of `main` by default. Not with a session.
+        The version to read; the tip of `main` by default. Not allowed if `repo` is a session.
     as_of
-        Read the branch as it was at this time.
+        Read the branch as of this time.
     partition_bytes
         Approximate size of the rows that a task reads.
     batch_rows
-        Number of rows that are passed to Spark at a time.
+        Number of rows per batch passed to Spark.
     storage_options
-        Options of the storage if `repo` is a path or URL, such as `region`.
+        Storage options, such as `region`, if `repo` is a path or URL.
     statistics
-        Use statistics of chunks instead of reading them, where that gives the same result.
+        Use chunk statistics instead of reading chunks wherever the result is the same.
 
     Returns
     -------
     Scan
-        The scan, which `sel`, `isel` and `select` narrow and `to_df` reads.
+        The scan. Narrow it with `sel`, `isel` and `select`, and read it with `to_df`.
 
     Raises
     ------
@@ -218,7 +220,7 @@ def scan(
 
 
 def scan_frame(spark: SparkSession, scan: TableScan, plan: ScanPlan | None = None) -> DataFrame:
-    """Create a Spark data frame of the rows of a scanned table, optionally with an existing plan."""
+    """Create a Spark DataFrame of the rows of a scan, optionally using an existing plan."""
     plan = scan.plan() if plan is None else plan
     read = partial(read_partition, scan.session, plan, batch_rows=scan.batch_rows)
     return make_frame(spark, plan.partitions, read, scan.table.ddl, scan.title)
@@ -227,13 +229,13 @@ def scan_frame(spark: SparkSession, scan: TableScan, plan: ScanPlan | None = Non
 def aggregate_frame(
     spark: SparkSession, session: Session, aggregation: Aggregation, schema: pa.Schema, title: str
 ) -> DataFrame:
-    """Create a Spark data frame of the aggregates or moments that tasks compute for groups of cells."""
+    """Create a Spark DataFrame of the aggregates or moments that tasks compute per group of cells."""
     read = partial(reduce_partition, session, aggregation)
     return make_frame(spark, aggregation.tasks, read, to_ddl(schema), f"{title} aggregate")
 
 
 def _combine(frame: Any, aggregation: Aggregation) -> DataFrame:
-    """Combine the moments of groups that are divided among tasks."""
+    """Merge the moments of groups that are split among several tasks."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     keys = [quote_name(key.name) for key in aggregation.keys]

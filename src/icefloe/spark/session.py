@@ -1,4 +1,4 @@
-"""Start Spark sessions. Local sessions are configured for laptops, demonstrations and tests."""
+"""Start Spark sessions. Local sessions are configured for laptops, demos and tests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ _LOOPBACK = "127.0.0.1"
 _FOLDER = "icefloe-spark-"
 _LOCK = "lock"
 _ATTEMPTS = 4
-"""The number of attempts per task, as on clusters, because a machine short of memory also kills workers."""
+"""The number of attempts per task. Local sessions also need retries, because the operating system may kill
+workers if memory runs out.
+"""
 
 QUICK_START: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 }
-"""Settings for short jobs: the JVM starts in half the CPU time, but runs more slowly later."""
+"""Settings for short jobs. The JVM starts in half the CPU time, but then runs more slowly."""
 
 
 def local_session(
@@ -43,17 +45,17 @@ def local_session(
     """Start a Spark session in this process, or return the active one.
 
     The session listens only on the loopback interface, has no web UI, stores its files in a temporary folder,
-    and its workers use this Python. The JVM logs to `spark.log` in the folder `spark.local.dir`, which is
-    removed at exit.
+    and runs its workers with the current Python interpreter. The JVM logs to `spark.log` in the folder
+    `spark.local.dir`, which is removed at exit.
 
     Parameters
     ----------
     app_name
-        Name of the application.
+        Application name.
     cores
         Number of cores. All by default.
     settings
-        Spark settings, which take precedence.
+        Spark settings. They take precedence over the defaults.
 
     Returns
     -------
@@ -63,7 +65,7 @@ def local_session(
     Raises
     ------
     RuntimeError
-        If there is no Java, or Spark does not start.
+        If Java is missing, or Spark does not start.
     """
     return session_at(f"local[{cores or '*'}]", app_name, settings)
 
@@ -71,17 +73,17 @@ def local_session(
 def session_at(
     master: str, app_name: str = "icefloe", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a Spark session with a master, or return the active one.
+    """Start a Spark session on the given master, or return the active session.
 
     Parameters
     ----------
     master
-        Such as `local[2]`, `spark://host:7077` or `yarn`. A local session is set up like `local_session`, and
-        makes up to four attempts per task; `local[2,1]` makes one.
+        Master URL, such as `local[2]`, `spark://host:7077` or `yarn`. A local session is configured as in
+        `local_session`, with up to four attempts per task; `local[2,1]` allows only one.
     app_name
-        Name of the application.
+        Application name.
     settings
-        Spark settings, which take precedence.
+        Spark settings. They take precedence over the defaults.
 
     Returns
     -------
@@ -91,7 +93,7 @@ def session_at(
     Raises
     ------
     InvalidInputError
-        If the master is not valid.
+        If the master URL is invalid.
     RuntimeError
         If Spark does not start.
     """
@@ -134,7 +136,9 @@ def session_at(
 
 @contextmanager
 def open_temporary_session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Open a Spark session for a block. A session that was already active stays open."""
+    """Open a Spark session for a `with` block, and stop it afterwards. A session that was already active
+    stays open.
+    """
     running = _SparkSession.getActiveSession()
     quick = QUICK_START if master.startswith("local") else {}
     session = session_at(master, settings={**quick, **(settings or {})})
@@ -159,7 +163,7 @@ def open_default_session() -> Iterator[SparkSession | None]:
 
 
 def _create_folder() -> Path:
-    """Create a folder for the files of a session, and remove folders of killed processes."""
+    """Create a folder for a session's files, and remove the folders left behind by killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
         with suppress(OSError, ImportError), lock.open("ab") as file:  # owned by another user, or in use
             _lock(file)
@@ -167,20 +171,20 @@ def _create_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
     file = (folder / _LOCK).open("ab")
     atexit.register(file.close)
-    with suppress(OSError, ImportError):  # a file system without locks
+    with suppress(OSError, ImportError):  # a file system without lock support
         _lock(file)
     return folder
 
 
 def _lock(file: IO[bytes]) -> None:
     """Lock a file until it is closed or the process ends. Raises OSError if it is locked."""
-    import fcntl  # not on every platform
+    import fcntl  # not available on every platform
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _find_reason(error: Exception, log: Path) -> str:
-    """Extract the reason from a JVM error, or the end of its log if the JVM did not start."""
+    """Extract the reason from a JVM error. If the JVM did not start, return the end of its log."""
     if "JAVA_GATEWAY_EXITED" in str(error):
         return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip() or "Java exited immediately"
     if "stopped SparkContext" in str(error):
@@ -192,13 +196,15 @@ def _find_reason(error: Exception, log: Path) -> str:
 
 
 def _add_attempts(master: str) -> str:
-    """Add the number of attempts per task to the URL of a local master without one."""
+    """Add the number of attempts per task to a local master URL that does not specify it."""
     plain = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
     return f"local[{plain[1] or 1},{_ATTEMPTS}]" if plain else master
 
 
 def _prepare_from_env(folder: Path, *, local: bool) -> None:
-    """Set the locations of Java and Python for Spark, unless the user has set them."""
+    """Set the environment variables that tell Spark where Java and Python are, unless the user has set
+    them.
+    """
     os.environ["JAVA_HOME"] = str(find_java_home())
     python = sys.executable
     if local and " " in python and "PYSPARK_PYTHON" not in os.environ:
@@ -209,9 +215,10 @@ def _prepare_from_env(folder: Path, *, local: bool) -> None:
 
 
 def _write_launcher(folder: Path, python: str) -> str:
-    """Write a script that starts Python. Spark finds no data sources if the path of Python contains a space.
+    """Write a launcher script for Python. Without it, Spark finds no data sources if the path of Python
+    contains a space.
 
-    It runs `command -v PATH` without quotes first, in `DataSourceManager.shouldLoadPythonDataSources`.
+    `DataSourceManager.shouldLoadPythonDataSources` in Spark runs `command -v PATH` without quotes.
     """
     script = folder / "python"
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")

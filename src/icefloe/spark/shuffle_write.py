@@ -1,4 +1,4 @@
-"""`icefloe.spark.write`: write the rows of a data frame into arrays, in one atomic commit."""
+"""`icefloe.spark.write`: write the rows of a DataFrame into arrays, in one atomic commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Written = tuple[bytes, tuple[Collected, ...], Counter[int]]
-"""The receipt of a task, the statistics of the chunks that it wrote, and its number of rows by clause."""
+"""The receipt of a write task, the statistics of the chunks it wrote, and its row count per clause."""
 
 
 def write(
@@ -59,15 +59,15 @@ def write(
     solver: str | ConflictSolver | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write the rows of a Spark data frame into arrays with a shuffle by chunk, in one commit or none.
+    """Shuffle the rows of a Spark DataFrame by chunk, and write them into arrays in one atomic commit.
 
-    The data frame is read twice: first its coordinates, then its rows, which are shuffled so that each chunk
-    is written by one task. Cache a data frame that is expensive to compute.
+    The DataFrame is evaluated twice: once for its coordinates, and once for its rows, which are shuffled so
+    that each chunk is written by exactly one task. Cache a DataFrame that is expensive to compute.
 
     Parameters
     ----------
     df
-        Rows with a column per dimension and per variable.
+        The rows, with a column per dimension and per variable.
     repo
         A repository, or its path or URL.
     group
@@ -75,34 +75,35 @@ def write(
     branch
         The branch to commit to.
     mode
-        `append` sets the cells at the coordinates of the rows and keeps all others; coordinates after the end
-        of `append_dim` extend it. `overwrite` replaces the variables that the rows have.
+        `append` sets the cells at the coordinates of the rows and keeps all others; coordinates beyond the
+        end of `append_dim` extend it. `overwrite` replaces the variables that occur in the rows.
     dims
-        Names of the dimensions. By default those of the existing arrays.
+        Names of the dimensions. Defaults to those of the existing arrays.
     chunks
-        Chunk length per dimension of new arrays.
+        Chunk length per dimension, for new arrays.
     dtype
         Data type of new arrays: one for all, or one per variable.
     fill_value
         Fill value of new arrays, which represents null: one for all, or one per variable.
     append_dim
-        The dimension that may grow. By default the first one.
+        The dimension that may grow. Defaults to the first dimension.
     late
-        The treatment of rows with a new coordinate before the end of that dimension: `fail`, `drop`, or
-        `insert`, which keeps the dimension sorted and rewrites everything after the first new coordinate.
+        How to handle late rows, whose coordinate is new but lies before the end of that dimension: `fail`,
+        `drop`, or `insert`, which keeps the dimension sorted and rewrites everything after the first new
+        coordinate.
     message
         Commit message.
     metadata
         Commit metadata.
     txn_app_id, txn_version
-        Name of the application and version of this run. A job that runs again with the same pair commits
-        nothing.
+        Application name and version of this run, which form an idempotency key. Running a job again with the
+        same pair commits nothing.
     solver
-        The reaction to a commit by another writer: `none`, `detect` (the default: rebase if nothing
+        What to do if another writer has committed: `none`, `detect` (the default: rebase if nothing
         conflicts), `ours`, `theirs`, `append` (keep the rows that both appended along `append_dim`), or a
         conflict solver.
     storage_options
-        Options of the storage if `repo` is a path or URL, such as `region`.
+        Storage options, such as `region`, if `repo` is a path or URL.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def write(
     Raises
     ------
     InvalidInputError
-        If a row has no coordinate, two rows have the same cell, or an array cannot hold a value.
+        If a row has a null coordinate, two rows refer to the same cell, or an array cannot store a value.
     ConflictError
         If another writer changed the same chunks.
     """
@@ -147,7 +148,7 @@ def write(
 
 
 def collect_keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
-    """Collect the coordinates of a data frame's rows before they are shuffled and written, per dimension."""
+    """Collect the distinct coordinates in a DataFrame, per dimension."""
     driver = VERSION
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,8 +166,8 @@ def _find_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dict
 
 
 def write_blocks(df: DataFrame, target: WriteTarget, fork: ForkSession) -> list[Written]:
-    """Write the shuffled rows of a data frame on executors, each block in one task; return receipts and
-    statistics.
+    """Shuffle the rows of a DataFrame by block and write them on executors, each block in a single task.
+    Return receipts and statistics.
     """
     clause = [CLAUSE] if target.clauses else []
     names = [*clause, *(variable.name for variable in target.variables)]
@@ -183,14 +184,14 @@ def write_blocks(df: DataFrame, target: WriteTarget, fork: ForkSession) -> list[
                 yield place_rows(goal, batch)
 
     def put(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Each attempt has its own fork, so receipts never contain chunks of failed or slower attempts.
+        # Each attempt has its own fork, so receipts never contain chunks from failed or slower attempts.
         yield run_task(_write_partition, batches, pickle.loads(pickled))
 
     spark: Any = df.sparkSession
     tasks = max(min(int(spark.conf.get("spark.sql.shuffle.partitions")), math.prod(target.grid)), 1)
     keyed: Any = map_in_arrow(frame, place, keyed_as)  # type: ignore[arg-type]
     rows = keyed.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK)
-    # Collect the frame only once: Spark would write again each time the frame is used.
+    # Collect the DataFrame only once: Spark would write again each time it is used.
     return [unpack_outcome(row["answer"]) for row in map_in_arrow(rows, put, "answer binary").collect()]
 
 
@@ -209,6 +210,8 @@ def _write_partition(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession,
 
 
 def run_task(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:
-    """Run a task that writes shuffled rows. Errors are returned as values, so that Spark does not retry."""
+    """Run the body of a Spark write task. Errors are returned as values, so that Spark does not retry the
+    task.
+    """
     packed = pack_outcome(partial(function, batches, goal), IcechunkError)
     return pa.RecordBatch.from_pydict({"answer": pa.array([packed], pa.binary())})

@@ -1,4 +1,4 @@
-"""`spark.read.format("icechunk")`: read arrays of a repository as tables, with a Python data source."""
+"""`spark.read.format("icechunk")`: a Python data source that reads the arrays of a repository as tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ NAME = "icechunk"
 
 
 class IcechunkSource(DataSource):
-    """The Spark data source `icechunk` (`spark.read.format`). Spark discovers it if icefloe is installed."""
+    """The Spark data source `icechunk` (`spark.read.format`). Spark discovers it automatically if icefloe is
+    installed.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -84,8 +86,8 @@ class IcechunkSource(DataSource):
 
 
 class ReadPart(InputPartition):
-    """The work of one task that reads from the Spark data source `icechunk`: a partition, or a part of a
-    metadata table.
+    """The input partition of one read task: a partition of a scan, or one unit of work of a metadata
+    table.
     """
 
     def __init__(self, item: Any) -> None:
@@ -96,7 +98,7 @@ class ReadPart(InputPartition):
 class TableReader(DataSourceReader):
     """A reader of array tables for the Spark data source `icechunk`.
 
-    It is pickled with its plan and with a session that contains no secrets.
+    It is pickled together with its plan and a session that contains no secrets.
     """
 
     def __init__(self, session: Session, plan: ScanPlan, batch_rows: int) -> None:
@@ -113,7 +115,7 @@ class TableReader(DataSourceReader):
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
-            if isinstance(partition, ReadPart):  # without any partition, Spark would create one itself
+            if isinstance(partition, ReadPart):  # without partitions, Spark would create one itself
                 yield from read_partition(self._session, self._plan, partition.item, self._batch_rows)
 
 
@@ -143,7 +145,7 @@ class MetadataReader(DataSourceReader):
 
 
 def _check_types(table: ArrayTable, schema: StructType) -> None:
-    """Check that a schema given by the user has the types of the table, and only omits columns."""
+    """Check that a schema given by the user contains only columns of the table, with the table's types."""
     for column, field in zip(table.columns, schema.fields, strict=True):
         found, asked = to_spark_type(column.arrow), field.dataType.simpleString()
         if _strip_spaces(found) != _strip_spaces(asked):

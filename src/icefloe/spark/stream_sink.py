@@ -1,9 +1,9 @@
 """`df.writeStream.format("icechunk")`: write each micro-batch in one commit, exactly once.
 
-Spark may run a batch again after a failure. The key of a commit is the id of the query and the number of the
-batch, and a batch whose key is already on the branch is not committed again. Spark creates a writer in the
-driver for each batch, sends it to the tasks, and commits with another writer in another process. Receipts
-therefore carry everything that the commit needs: the query, and the snapshot from which the tasks started.
+Spark may run a batch again after a failure. The query id and the batch number form the idempotency key of the
+commit, and a batch whose key is already on the branch is not committed again. For each batch, Spark creates a
+writer on the driver and sends it to the tasks, but commits with another writer in another process. Receipts
+therefore carry everything that the commit needs: the query id, and the snapshot from which the tasks started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasour
 
 @dataclass(frozen=True)
 class BatchReceipt(WriterCommitMessage):
-    """The receipt of a task that writes a micro-batch of a Spark stream."""
+    """The receipt of a streaming write task: its changes, and the query and snapshot to which they belong."""
 
     query: str
     base: str
@@ -42,7 +42,7 @@ class BatchReceipt(WriterCommitMessage):
 
 
 class IcechunkStreamWriter(_StreamWriter):  # type: ignore[misc]
-    """The sink of a Spark stream: a streaming write with one commit per micro-batch, exactly once."""
+    """The streaming writer of the Spark data source `icechunk`. It commits each micro-batch exactly once."""
 
     def __init__(self, options: QueryOptions, schema: StructType, overwrite: bool) -> None:
         keys = ("txnAppId", "txnVersion")
@@ -66,10 +66,10 @@ class IcechunkStreamWriter(_StreamWriter):  # type: ignore[misc]
                 self._writer.commit_from(first.base, written, (first.query, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Keep the chunks of a failed micro-batch. Garbage collection deletes them."""
+        """Do nothing: garbage collection deletes the chunks of a failed micro-batch."""
 
 
 def _to_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Convert rows to Arrow record batches, as Spark itself does since 4.1."""
+    """Convert rows to Arrow record batches. Since version 4.1, Spark does this itself."""
     while part := [row.asDict() for row in islice(rows, _BATCH_ROWS)]:
         yield pa.RecordBatch.from_pylist(part, schema)

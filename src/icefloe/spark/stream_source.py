@@ -1,7 +1,7 @@
-"""`spark.readStream.format("icechunk")`: stream the rows, chunks or commits that are added to a branch.
+"""`spark.readStream.format("icechunk")`: stream the rows, chunks or commits added to a branch.
 
-Spark keeps one process per query with a reader that plans batches, and creates another reader in every task.
-Readers therefore open repositories lazily, and the only state is the offset, which is a snapshot id.
+For each query, Spark keeps one process with a reader that plans batches, and creates further readers in the
+tasks. Readers therefore open repositories lazily, and the only state is the offset, which is a snapshot id.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ else:
     HAS_LIMITS = True
 
 _NEXT: Final = ".next"
-"""The suffix of the bookmark that protects the end of the batch in progress."""
+"""The suffix of the bookmark branch that protects the end position of the batch in progress."""
 
 
 def describe_stream(options: QueryOptions) -> str:
-    """Check all options of a Spark stream, and return its schema as DDL. Spark calls this function in
+    """Validate the options of a Spark stream, and return its schema as DDL. Called when the user calls
     `load()`.
     """
     settings = StreamSettings.from_options(options)
@@ -93,20 +93,19 @@ def _check_limits(settings: StreamSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchPart(InputPartition):
-    """The work of one task in a micro-batch of the source of a Spark stream."""
+    """The input partition of one task in a micro-batch of a streaming read."""
 
     start: str
     end: str
     kind: str
     """`written`, `removed`, `chunks` or `commits`."""
     item: Any
-    """The block numbers, the numbers of a scan and its partition, or the path of an array, depending on
-    `kind`."""
+    """Depending on `kind`: block numbers, a scan number and partition number, or an array path."""
     version: str = VERSION
 
 
 class _Reader(DataSourceStreamReader):
-    """A reader of one stream without admission control."""
+    """The streaming reader, without admission control."""
 
     def __init__(self, options: QueryOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -172,7 +171,7 @@ class _Reader(DataSourceStreamReader):
             raise make_lost_base_error(self._settings, lost)
         if (
             after is None
-        ):  # the next batch starts here, detects that its position has expired, and reads everything
+        ):  # the next batch starts here, detects that the position has expired, and reads everything
             return
         if self._settings.grain == "chunks":
             for path in list_changed_arrays(before, after, self._options.group, self._variables):
@@ -206,7 +205,7 @@ class _Reader(DataSourceStreamReader):
         return replace(scan_table(session, table), partition_bytes=room, batch_rows=rows)
 
     def _has_table(self, session: Session) -> bool:
-        """Return whether a version has any array of the table."""
+        """Return True if a version contains any of the table's arrays."""
         space = session._workspace
         prefix = self._options.group.rstrip("/") + "/"
         return any(space.node(prefix + name) is not None for name in self._columns)
@@ -243,7 +242,7 @@ class _Reader(DataSourceStreamReader):
 if HAS_LIMITS:
 
     class IcechunkStreamReader(_Reader, SupportsTriggerAvailableNow):
-        """The source of a streaming read, which emits the rows, chunks or commits that are added to a
+        """The streaming reader with admission control. It emits the rows, chunks or commits added to a
         branch."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

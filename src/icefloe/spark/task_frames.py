@@ -1,6 +1,6 @@
-"""Data frames whose rows are computed by Python tasks of icefloe.
+"""Spark DataFrames whose rows are computed by icefloe's Python tasks.
 
-Everything works with classic sessions and with Spark Connect.
+This works with classic sessions and with Spark Connect.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ Read = Callable[[int], Iterator[pa.RecordBatch]]
 
 
 def make_frame(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) -> DataFrame:
-    """Create a Spark data frame whose rows are computed by icefloe tasks. `read` returns the rows of one
-    task.
+    """Create a Spark DataFrame whose rows are computed by icefloe tasks. `read` returns the rows of one task.
 
-    The function is pickled with its arguments. Spark's web UI shows the title in the plan.
+    The function is pickled with its arguments. Spark's web UI shows `title` in the query plan.
     """
     driver = VERSION
 
@@ -44,7 +43,7 @@ def make_frame(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str
 
 
 def count_slots(spark: SparkSession) -> int:
-    """Count the Spark tasks that can run at the same time. For Spark Connect, the count is an estimate."""
+    """Return the number of Spark tasks that can run concurrently. For Spark Connect, it is an estimate."""
     return _SLOTS if is_client(spark) else int(spark.sparkContext.defaultParallelism)
 
 
@@ -52,8 +51,8 @@ _SLOTS: Final = 8
 
 
 def convert_schema(schema: StructType) -> pa.Schema:
-    """Convert the schema of a Spark data frame to the Arrow schema that tasks receive."""
-    # Spark releases before 4.2 lack the argument and assume UTC.
+    """Convert the schema of a Spark DataFrame to the Arrow schema that tasks receive."""
+    # Spark releases before 4.2 lack this argument and assume UTC.
     zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
 

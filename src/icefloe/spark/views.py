@@ -1,13 +1,13 @@
-"""Temporary views that follow a repository, and procedures as table functions.
+"""Temporary views that follow the tip of a repository, and maintenance procedures as table functions.
 
-A view of a data source always shows the snapshot of its first read. The text of a SQL view, however, is
+A view on a data source always shows the snapshot of its first read. The text of a SQL view, however, is
 analyzed again in every query, including the Python table functions that it calls:
 
     SELECT * FROM icefloe_era5_rows(TABLE(
         SELECT * FROM icefloe_era5_parts(TABLE(SELECT unix_micros(current_timestamp())))))
 
-Spark analyzes each view of a query on its own, but `current_timestamp` is one constant in the whole query.
-One task per view finds the tip at that moment and lists the parts, so all tasks of a query read one snapshot.
+Spark analyzes each view in a query on its own, but `current_timestamp` is constant within the query. One task
+per view finds the tip at that moment and lists the parts, so all tasks of a query read the same snapshot.
 
 Functions are pickled with their repositories, so plans and logs show only function names.
 """
@@ -48,26 +48,28 @@ if TYPE_CHECKING:
 MAX_VIEWS: Final = 100
 _BRANCH: Final = "main"
 METADATA_TABLES: Final = tuple(name for name in TABLES if name != "diff")
-"""The metadata tables that have views. The table `diff` has no view, because it needs two versions."""
+"""The metadata tables that have views. `diff` has no view, because it needs two versions."""
 _PARTS: Final = StructType().add("snapshot", StringType()).add("number", IntegerType())
 _MOMENT: Final = "TABLE(SELECT unix_micros(current_timestamp()) AS moment_us)"
-"""The moment at which a query starts: equal in all its views. Spark 4.0 accepts it only in a subquery."""
+"""The SQL text for the start time of a query, which is the same in all of its views. Spark 4.0 accepts it
+only in a subquery.
+"""
 _HAS_ARROW_FUNCTIONS: Final = hasattr(functions, "arrow_udtf")  # since Spark 4.1
 _registered: WeakKeyDictionary[Any, dict[str, Repository]] = WeakKeyDictionary()
-"""The repositories that procedures accept by name, per Spark session."""
+"""The repositories that procedures can refer to by name, per Spark session."""
 
 
 def register(spark: SparkSession, /, **repos: Repository | str | os.PathLike[str]) -> list[str]:
-    """Create temporary views of repositories that show the tip of `main` in every query, and procedures.
+    """Register temporary views that show the tip of `main` in every query, and maintenance procedures.
 
     With `era5=...`, `era5` is the table of the root group, and `era5_a_b` is the table of the group /a/b. If
-    a group has several tables, each variable has a view, such as `era5_t2m`. `era5_snapshots`, `era5_refs`
-    and so on are the metadata tables. All views in a query show the tip at the moment when the query starts;
-    a data frame keeps the snapshot of its first action. `INSERT INTO era5_write` adds rows; Spark rejects
-    `INSERT INTO era5`.
+    a group has several tables, each variable gets its own view, such as `era5_t2m`. `era5_snapshots`,
+    `era5_refs` and so on are the metadata tables. All views in a query show the tip at the time the query
+    starts; a DataFrame keeps the snapshot of its first action. `INSERT INTO era5_write` adds rows; Spark
+    rejects `INSERT INTO era5`.
 
-    Procedures are table functions: `SELECT * FROM icefloe_expire('era5', older_than => '30d')`. They run in
-    one worker when the query runs, and never in `EXPLAIN`.
+    Procedures are table functions: `SELECT * FROM icefloe_expire('era5', older_than => '30d')`. They run in a
+    single worker when the query is executed, and never for `EXPLAIN`.
 
     Spark does not pass the needed columns and rows to a view, so each query reads the whole table.
     `icefloe.spark.sql` reads only the data that a query needs.
@@ -75,10 +77,11 @@ def register(spark: SparkSession, /, **repos: Repository | str | os.PathLike[str
     Parameters
     ----------
     spark
-        The session that gets the views. Views and functions with the same names are replaced.
+        The session in which to register the views. Existing views and functions with the same names are
+        replaced.
     **repos
-        Repositories, paths or URLs, by the names that queries use. A repository is sent to the executors with
-        its credentials.
+        Repositories, paths or URLs, keyed by the names that queries use. A repository is sent to the
+        executors with its credentials.
 
     Returns
     -------
@@ -88,7 +91,7 @@ def register(spark: SparkSession, /, **repos: Repository | str | os.PathLike[str
     Raises
     ------
     InvalidInputError
-        If a repository is in memory, or views of two tables would have the same name.
+        If a repository is in-memory, or two tables would get views with the same name.
 
     Examples
     --------
@@ -111,7 +114,7 @@ def register(spark: SparkSession, /, **repos: Repository | str | os.PathLike[str
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A view of a table of a repository."""
+    """A view of one table of a repository."""
 
     name: str
     repo: Repository
@@ -120,7 +123,7 @@ class _View:
     group: str = "/"
 
     def open(self, snapshot: str) -> tuple[int, Callable[[int], Iterator[pa.RecordBatch]]]:
-        """Return the number of units of work at a snapshot, and a function that reads one unit."""
+        """Return the number of units of work at a snapshot, and a function that reads one unit by number."""
         session = self.repo.readonly_session(snapshot_id=snapshot)
         if self.metadata_table is not None:
             view, table = View(self.repo, session), get_metadata_table(self.metadata_table)
@@ -174,7 +177,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _create_view(spark: SparkSession, view: _View) -> None:
-    """Create a view, and for an array table also a view that accepts INSERT."""
+    """Create a temporary view. For an array table, also create a `_write` view that accepts INSERT."""
     prefix = f"icefloe_{view.name}"
     parts, rows = quote_name(f"{prefix}_parts"), quote_name(f"{prefix}_rows")
     _register_function(spark, f"{prefix}_parts", _make_parts_handler(view), None)
@@ -192,7 +195,9 @@ def _create_view(spark: SparkSession, view: _View) -> None:
 
 
 def _register_function(spark: SparkSession, name: str, handler: type, ddl: str | None) -> None:
-    """Register a Python table function. A function that returns record batches has a fixed schema."""
+    """Register a Python table function. With a DDL schema, the function returns record batches of that
+    schema.
+    """
     made: Any
     if ddl is not None and _HAS_ARROW_FUNCTIONS:
         made = functions.arrow_udtf(handler, returnType=ddl)
@@ -206,7 +211,7 @@ def _register_function(spark: SparkSession, name: str, handler: type, ddl: str |
 
 @dataclass
 class _Resolved(AnalyzeResult):
-    """The analysis result of a view's table function: the tip when Spark analyzed the view."""
+    """The analysis result of a view's table function: the tip at the time Spark analyzed the view."""
 
     snapshot: str = ""
 
@@ -241,9 +246,10 @@ def _make_parts_handler(view: _View) -> type:
 
 
 def _find_snapshot(repo: Repository, analyzed: str, moment_us: int) -> str:
-    """Return the newest commit that was made before the query started or was the tip in its analysis.
+    """Return the newest commit that was either made before the query started, or was already the tip during
+    analysis.
 
-    The latter matters if the clock of a writer is ahead of the driver's.
+    The latter matters if a writer's clock is ahead of the driver's.
     """
     moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
     for info in repo.ancestry(branch=_BRANCH):
@@ -273,7 +279,7 @@ def _make_rows_handler(view: _View) -> type:
 
 
 def _list_parts(parts: Any) -> list[tuple[str, int]]:
-    """List the rows of a table argument, which is a record batch, or a single row before Spark 4.1."""
+    """Return the rows of a table argument, which is a record batch, or a single row before Spark 4.1."""
     if isinstance(parts, pa.RecordBatch | pa.Table):
         return list(zip(*(column.to_pylist() for column in parts.columns), strict=True))
     return [(parts["snapshot"], parts["number"])]
@@ -305,7 +311,7 @@ def _make_procedure_handler(procedure: Procedure, repos: Mapping[str, Repository
 
 
 def _read_argument(procedure: Procedure, argument: AnalyzeArgument, now: datetime) -> Any:
-    """Return the value of an argument. Raise an error if it is not a constant."""
+    """Return the value of a procedure argument. Raise an error if it is not a constant."""
     if argument.isTable or not argument.isConstantExpression:
         raise InvalidInputError(
             f"the arguments of icefloe_{procedure.name} must be constants, such as 'main' or '30d'",

@@ -1,4 +1,4 @@
-"""Code that wraps every Spark task: checks the version of icefloe, and shortens errors to one sentence."""
+"""Wrappers for Spark tasks that check the icefloe version and shorten errors to one sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_version(driver: str) -> None:
 
 @contextmanager
 def hide_tracebacks() -> Iterator[None]:
-    """Stop Spark from printing the traceback of icefloe errors in a worker."""
+    """Keep a Spark worker from printing the tracebacks of icefloe errors."""
     try:
         yield
     except IcechunkError:
@@ -43,9 +43,9 @@ def hide_tracebacks() -> Iterator[None]:
 
 @functools.cache
 def freeze_modules() -> None:
-    """Exempt all existing objects of a Spark worker from Python's garbage collection, after its first task.
+    """Exempt all existing objects in a Spark worker from Python's garbage collection after its first task.
 
-    Spark runs Python's garbage collector after every task, which took 50 ms with pandas, xarray and zarr
+    Spark runs Python's garbage collector after every task, which takes 50 ms with pandas, xarray and zarr
     loaded.
     """
     gc.freeze()
@@ -59,7 +59,8 @@ def _hide_trace_from_env() -> None:
 def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) -> bytes:
     """Pickle the result of a task in a Spark worker, or the exception that it raised.
 
-    Exceptions are returned as values, because Spark would retry the task and convert them to text.
+    Exceptions are returned as values, because otherwise Spark would retry the task and convert them to
+    strings.
     """
     try:
         outcome: tuple[bool, Any] = (False, run())
