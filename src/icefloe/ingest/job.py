@@ -1,6 +1,7 @@
-"""Ingest files: discover, inspect, combine, plan, write and publish, in this order.
+"""Run the stages of an ingest in order: discover, inspect, combine, plan, write and publish.
 
-Each stage passes a frozen record to the next. The ledger and the target are read once per snapshot."""
+Each stage passes a frozen record to the next. The ledger and the target are read only once per snapshot.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from icefloe.ingest.target_repository import authorize_locations, authorize_sour
 from icefloe.ingest.write.batch import Commit, commit_batch
 from icefloe.repository import Repository
 
-_ATTEMPTS = 5  # in case other writers publish first
+_ATTEMPTS = 5  # retry in case other writers publish first
 
 
 def ingest(
@@ -40,9 +41,9 @@ def ingest(
     *,
     dry_run: bool = False,
 ) -> IngestReport:
-    """Ingest new sources: run all stages of the ingest job, and return a report.
+    """Ingest new sources by running all stages, and return a report.
 
-    An executor that is a context manager is entered only if there are sources to ingest.
+    If the executor is a context manager, it is entered only if there are sources to ingest.
     """
     if not isinstance(sources, Discovered):
         sources = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
@@ -61,9 +62,10 @@ def ingest(
 def run(
     repo: Repository, selection: RunSources, options: Options, executor: Executor, *, dry_run: bool = False
 ) -> IngestReport:
-    """Run the ingest job: write the selected sources to a staging branch, check them, and publish them.
+    """Run an ingest job: write the selected sources to a staging branch, check the data, and publish it.
 
-    The target branch moves only after everything was written and checked. It does not move if anything fails.
+    The target branch moves only after everything was written and has passed the checks. If anything fails, it
+    does not move.
     """
     if dry_run:
         return _Job(repo, options.branch, options, executor).preview(selection)
@@ -82,7 +84,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A single attempt of an ingest, up to the commits on its staging branch."""
+    """A single attempt at an ingest, up to the commits on its staging branch."""
 
     repo: Repository
     branch: str
@@ -90,14 +92,14 @@ class _Job:
     executor: Executor
 
     def preview(self, selection: RunSources) -> IngestReport:
-        """Return the report of a dry run: the sources and the plan, without writing anything."""
+        """Return the report of a dry run with the sources and the plan. Nothing is written."""
         state, inspected = self._inspect(selection)
         designs, bad = self._design(inspected.files, inspected, state)
         refuse_large_file(inspected.files, designs, lambda part: self._design(part, inspected, state)[0])
         return IngestReport.of(selection, inspected, bad).with_plan(designs)
 
     def write(self, selection: RunSources) -> StagedRun:
-        """Write all files to the branch, in one or more commits."""
+        """Write all files to the staging branch, in one or more commits."""
         with Spill(self.repo.storage) as spill, InspectionCache(self.repo.storage, self.options) as cache:
             state, inspected = self._inspect(selection, spill, cache)
             job = replace(self, repo=authorize_locations(self.repo, inspected.files, self.options.reading))
@@ -127,7 +129,9 @@ class _Job:
     def _commit(
         self, files: Sequence[FileSchema], inspected: Inspected, state: TargetState, ledger: Ledger
     ) -> tuple[Commit | None, list[BadFile]]:
-        """Combine, plan and commit a batch. Repeat without the bad files, or if the branch has moved."""
+        """Combine, plan and commit a batch. Try again if files turn out to be bad, or if the branch has
+        moved.
+        """
         bad: list[BadFile] = []
         while files := drop_bad_files(files, bad):
             state = read_target(self.repo, self.branch, self.options.group, ledger, state)

@@ -1,8 +1,8 @@
-"""The ledger, a table of the sources that were already ingested. New sources are compared with it.
+"""The ledger: a table of the sources that were already ingested, with which new sources are compared.
 
-The ledger is stored in the group `_icefloe/ledger` of the repository (for another target group, at the path
-of that group below it) and committed together with the data. It has one array per column and one row per
-source. The metadata of the commit that added a row contains the row's batch id, too.
+The ledger is stored in the repository group `_icefloe/ledger` (for another target group, at the path of that
+group below it), and is committed together with the data. It has one array per column and one row per source.
+The commit that added a row has the row's batch id in its metadata.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 HIDDEN = "_icefloe"
-"""The group of the ledger, which listings hide."""
+"""The group of the ledger, which is hidden in listings."""
 _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
 _FOR_GROUPS = ("target_group", "source_group")
-"""The columns that exist only if some sources have groups."""
+"""Columns that exist only if some sources have groups."""
 _DESCRIPTION = (
     "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
 )
@@ -39,39 +39,41 @@ _DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """A row of the ledger: an ingested source and its region in the arrays."""
+    """A ledger row: an ingested source, and the region of the arrays that it fills."""
 
     source: str
     size_bytes: int
-    """The size of the file; 0 for a Zarr store."""
+    """The file size; 0 for a Zarr store."""
     modified_us: int
     content_id: str
     region: str
-    """The region of the source, as JSON: start and stop by dimension."""
+    """The region that the source fills, as JSON: the start and the stop by dimension."""
     variables: str
     """The names of the data variables, as JSON."""
     batch: str
     mode: str
-    """`native`, `virtual`, or `hybrid` for a file of which some variables were copied."""
+    """`native`, `virtual`, or `hybrid` if only some variables of the file were copied."""
     etag: str = ""
-    """The entity tag that the server reported."""
+    """The etag that the server reported."""
     target_group: str = ""
-    """The path of the group with the data, relative to the target group. A source has one row per group."""
+    """The path of the target group relative to the target group of the ingest. A source has one row per
+    group.
+    """
     source_group: str = ""
-    """The group that was read in the source."""
+    """The group of the source that was read."""
 
     @property
     def box(self) -> Mapping[str, tuple[int, int]]:
-        """The start and the stop of a source's region in the arrays, by dimension, as the ledger lists it."""
+        """The start and the stop, by dimension, of the region that the source fills."""
         return _parse_region(self.region)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of a source's data variables, as the ledger lists them."""
+        """The names of the source's data variables."""
         return _parse_names(self.variables)
 
     def to_source(self) -> IngestSource:
-        """Return the source of a ledger row as it was when it was ingested."""
+        """Return the source as it was when it was ingested."""
         return IngestSource(
             self.source,
             self.size_bytes,
@@ -82,29 +84,29 @@ class LedgerRow:
         )
 
     def matches(self, source: IngestSource) -> bool:
-        """Return whether a source is unchanged, compared with its ledger row."""
+        """Return True if a source has not changed since it was ingested."""
         return self.to_source().version.is_same(source.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The ledger of a group in one snapshot."""
+    """The ledger of a target group at one snapshot."""
 
     snapshot_id: str
     rows: Sequence[LedgerRow]
 
     @staticmethod
     def read(session: Session, group: str) -> Ledger:
-        """Read the ledger of a group."""
+        """Read the ledger of a target group."""
         return Ledger(session.snapshot_id, read_ledger(session, group))
 
     def find_rows_since(self, before: Ledger) -> list[LedgerRow]:
-        """Return the ledger rows that an earlier ledger does not contain."""
+        """Return the rows that an earlier version of the ledger does not contain."""
         known = {(row.source, row.batch) for row in before.rows}
         return [row for row in self.rows if (row.source, row.batch) not in known]
 
     def rename_sources(self, names: Mapping[str, str]) -> Ledger:
-        """Return a ledger with new names for some sources."""
+        """Return a copy of the ledger with some sources renamed."""
         if not names:
             return self
         rows = [replace(row, source=names.get(row.source, row.source)) for row in self.rows]
@@ -127,12 +129,12 @@ def _parse_names(variables: str) -> tuple[str, ...]:
 
 
 def encode_region(box: Mapping[str, Sequence[int]]) -> str:
-    """Encode the region of a source as JSON for its ledger row."""
+    """Encode the region of a source as JSON, for its ledger row."""
     return json.dumps({dim: list(span) for dim, span in box.items()}, sort_keys=True)
 
 
 def read_ledger(session: Session, group: str) -> list[LedgerRow]:
-    """Read the rows of the ledger of a target group, in the order in which they were written."""
+    """Read the ledger rows of a target group, in the order in which they were written."""
     with ignore_warnings():
         try:
             table = zarr.open_group(session.store, path=_make_path(group), mode="r")
@@ -158,7 +160,7 @@ def split_rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]
 def write_ledger(
     session: Session, group: str, rows: Sequence[LedgerRow], before: Sequence[LedgerRow]
 ) -> None:
-    """Write the rows of the ledger. Only chunks with rows that differ from `before` are written."""
+    """Write the ledger rows. Only chunks whose rows differ from the existing rows in `before` are written."""
     pairs = enumerate(zip(rows, before, strict=False))
     same = next((i for i, (new, old) in pairs if new is not old and new != old), len(before))
     first = min(same, len(rows)) // _CHUNK * _CHUNK
@@ -181,7 +183,7 @@ def write_ledger(
 
 
 def _replace_column(array: Any, is_number: bool, values: Sequence[Any], first: int) -> None:
-    """Replace the values of a ledger column from row `first` on."""
+    """Replace the values of a ledger column, starting at row `first`."""
     shape = (first + len(values),)
     if array.shape != shape:
         array.resize(shape)
@@ -195,7 +197,7 @@ def _make_path(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SortedSources:
-    """The sources of a run, divided by the ledger into new, changed and already ingested sources."""
+    """The sources of a run, classified by the ledger as new, changed or already ingested."""
 
     new: tuple[IngestSource, ...]
     changed: tuple[IngestSource, ...]
@@ -203,7 +205,7 @@ class SortedSources:
 
 
 def sort_sources(sources: Iterable[IngestSource], rows: Sequence[LedgerRow]) -> SortedSources:
-    """Divide sources into new, changed and already ingested sources, according to the ledger."""
+    """Classify sources as new, changed or already ingested, by comparing them with ledger rows."""
     ledger = {row.source: row for row in rows}
     new: list[IngestSource] = []
     changed: list[IngestSource] = []
@@ -216,22 +218,22 @@ def sort_sources(sources: Iterable[IngestSource], rows: Sequence[LedgerRow]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A file that the ledger lists under another name."""
+    """A renamed file: the ledger lists the same content under another name."""
 
     source: IngestSource
     was: str
     is_referenced: bool
-    """True if references point to the old name, and no file of the current run has the old name."""
+    """True if references point to the old name, and no file of the current run has that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of comparing sources with the ledger, including the sources to ingest."""
+    """The result of comparing sources with the ledger, including which sources will be ingested."""
 
     sources: SortedSources
     wanted: tuple[IngestSource, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Files that the ledger lists under other names."""
+    """Files that the ledger lists under another name."""
 
     def __str__(self) -> str:
         found = self.sources
@@ -241,7 +243,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RunSources:
-    """The sources to ingest in a run, and the ledger that they were compared with."""
+    """The sources of a run, and the ledger that they were compared with."""
 
     found: Discovered
     ledger: Ledger
@@ -249,12 +251,12 @@ class RunSources:
 
     @property
     def urls(self) -> set[str]:
-        """The URLs of all sources of a run that were compared with the ledger."""
+        """The URLs of all sources of a run."""
         return {source.url for source in self.found.sources}
 
 
 def compare_with_ledger(repo: Repository, found: Discovered, options: Options) -> RunSources:
-    """Compare sources with the ledger of the target branch. No file is opened."""
+    """Compare sources with the ledger of the target branch, without opening any files."""
     ledger = Ledger.read(repo.readonly_session(branch=options.branch), options.group)
     return select_sources(found, ledger, replace_changed=options.on_change == "ingest")
 
@@ -264,8 +266,8 @@ def select_sources(
 ) -> RunSources:
     """Select the sources to ingest by comparing them with a ledger.
 
-    Changed sources are ingested again if `replace_changed` is set, or if they are `stale`, which means that
-    an interrupted run staged them but never published them.
+    Changed sources are ingested again if `replace_changed` is set. They are also ingested again if they are
+    `stale`: an interrupted run staged an earlier version of them, but never published it.
     """
     by_ledger = sort_sources(found.sources, ledger.rows)
     changed = [each for each in by_ledger.changed if replace_changed or each.url in stale]
@@ -279,7 +281,7 @@ def find_renamed(
     rows: Sequence[LedgerRow],
     given: Collection[str],
 ) -> list[Renamed]:
-    """Find new files whose content the ledger lists under another name, with all their groups.
+    """Find new files whose content the ledger already lists under another name, in all of their groups.
 
     `stored` contains the schemas of the target group and all groups below it. `given` contains the names of
     all sources of the run.

@@ -1,4 +1,4 @@
-"""The options of an ingest: how data is read, combined, stored and checked."""
+"""Ingest options: how data is read, combined, stored and checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnChange = Literal["report", "ingest"]
 DEFAULT_MEMORY_BYTES = 256 << 20
 DEFAULT_CHECKS = ("monotone", "source")
 SHORT_FORM = {"range": "variable", "nulls": "variable", "python": "call", "sql": "query"}
-"""The argument of each check whose name may be omitted in a recipe."""
+"""The main argument of each check, whose name may be omitted in a recipe."""
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "monotone": (),
@@ -41,7 +41,7 @@ _COMBINING = {
     "coords": ("minimal", "different", "all"),
     "join": ("outer", "inner", "left", "right", "exact", "override"),
 }
-"""The values that xarray accepts for each option."""
+"""The values that xarray accepts for each combine option."""
 _TEXTS = frozenset({"message", "engine", "source_group", "concat_dim", "codec", *_COMBINING})
 _DECODING = (
     *("decode_cf", "decode_times", "decode_timedelta", "decode_coords"),
@@ -52,15 +52,14 @@ _MAPPINGS = frozenset({"metadata", "open_options", "storage_options"})
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """The options of an ingest for combining files, as in `xarray.open_mfdataset`, with xarray's future
-    defaults.
+    """Options for combining files, as in `xarray.open_mfdataset`, with xarray's future defaults.
 
-    These are `data_vars=None`, `coords="minimal"` and `join="exact"`. `compat` differs from xarray: variables
-    without the concatenation dimension must be equal in all files, unless `compat` is "override".
+    These defaults are `data_vars=None`, `coords="minimal"` and `join="exact"`. `compat` differs from xarray:
+    variables without the concatenation dimension must be equal in all files, unless `compat` is "override".
     """
 
     concat_dim: str | None = None
-    """The dimension along which files are concatenated; None to infer it from the coordinates."""
+    """The dimension to concatenate files along. None infers it from the coordinates."""
     compat: str | None = None
     data_vars: str | None = None
     coords: str | None = None
@@ -73,7 +72,7 @@ class Combining:
                 raise _make_error(f"{name} must be one of {', '.join(known)}, not {given!r}")
 
     def to_arguments(self) -> dict[str, Any]:
-        """Return the options as arguments of xarray's combine functions."""
+        """Return the options as keyword arguments of xarray's combine functions."""
         return {
             "compat": self.compat or "no_conflicts",
             "data_vars": self.data_vars,
@@ -85,18 +84,19 @@ class Combining:
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """The options of an ingest for chunks and compression of new arrays.
+    """Options for the chunks and the compression of new arrays.
 
-    A dimension without a size is not divided.
+    Dimensions without a size are not split.
     """
 
     chunks: Mapping[str, int] | None = None
-    """The number of cells per chunk by dimension, or -1 for all cells. None keeps the chunks of the files,
-    within limits."""
+    """The chunk size by dimension, in cells; -1 means the whole dimension. None keeps the chunks of the
+    files, within limits.
+    """
     shards: Mapping[str, int] | None = None
-    """The number of cells per shard by dimension."""
+    """The shard size by dimension, in cells."""
     codec: str = "zstd"
-    """`zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
+    """The codec: `zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
 
     def __post_init__(self) -> None:
         for what in ("chunks", "shards"):
@@ -113,14 +113,14 @@ class ArrayLayout:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An option of an ingest: a check that staged data must pass before it is published.
+    """A check that staged data must pass before it is published.
 
-    `monotone`: coordinates along which files are concatenated are strictly increasing or decreasing; others
-    may repeat values. `gaps`: steps are about equal. `source`: samples equal the files. `range`: values of
-    `variable` are between `low` and `high`. `nulls`: at most a fraction `most` of the values is missing.
-    `python`: the function `call`, given as `module:function`, receives the dataset and returns None, or a
-    description of the problem. `sql`: the result of `query` has no rows, or is a single value that is true or
-    0; the tables are `staged` and `published`.
+    `monotone`: coordinates along which files are concatenated are strictly increasing or decreasing, and
+    other coordinates may repeat values. `gaps`: steps are about equal. `source`: samples of the data equal
+    the files. `range`: the values of `variable` are between `low` and `high`. `nulls`: at most the fraction
+    `most` of the values is missing. `python`: the function `call`, given as `module:function`, receives the
+    dataset and returns None or a description of the problem. `sql`: the result of `query` has no rows, or is
+    a single value that is true or 0; the tables are named `staged` and `published`.
     """
 
     name: str
@@ -158,22 +158,22 @@ class Check:
 
     @property
     def title(self) -> str:
-        """The title of a check in the options, with its variable or query."""
+        """The check with its variable or query, as a title for reports."""
         return " ".join(each for each in (self.name, self.variable, self.call, *self.query.split()) if each)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All options of an ingest. See `icefloe.ingest_files` for their documentation."""
+    """All options of an ingest, which `icefloe.ingest_files` documents."""
 
     group: str = ""
     """The target group."""
     branch: str = "main"
-    """The branch on which data is published."""
+    """The branch to publish the data on."""
     message: str | None = None
     """The commit message."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Metadata of the commits, in addition to the metadata that the ingest adds."""
+    """Additional metadata for the commits."""
     reading: ReadOptions = field(default_factory=ReadOptions)
     """How files are opened."""
     combining: Combining = field(default_factory=Combining)
@@ -181,20 +181,21 @@ class Options:
     layout: ArrayLayout = field(default_factory=ArrayLayout)
     """Chunks, shards and codec of new arrays."""
     mode: Mode = "native"
-    """Whether to copy the data, to reference it in the files, or both."""
+    """Whether to copy the data, to reference it in the files, or to do both."""
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    """The memory that a task may use, in addition to the interpreter and its modules."""
+    """The memory that a task may use, excluding the interpreter and its modules."""
     manifest_references: int = 500_000
     """The maximum number of references in one manifest of a virtual array."""
     commit_every: int | None = None
-    """The number of files per commit; None for a single commit."""
+    """The number of files per commit. None means a single commit."""
     on_bad_file: OnBadFile = "stop"
-    """What to do with files that cannot be read or combined."""
+    """How to treat files that cannot be read or combined."""
     on_change: OnChange = "report"
-    """What to do with files that changed since they were ingested."""
+    """How to treat files that changed since they were ingested."""
     append_order: AppendOrder | None = None
-    """The order of rows if other writers extended the same arrays meanwhile; None to combine the files with
-    their rows again."""
+    """The row order if other writers extended the same arrays in the meantime. None combines the files with
+    the new rows again.
+    """
     checks: tuple[Check, ...] = tuple(map(Check, DEFAULT_CHECKS))
     """The checks that staged data must pass before it is published."""
 
@@ -223,13 +224,14 @@ class Options:
             )
         try:
             json.dumps(dict(self.metadata))
-        except TypeError as error:  # for example a date in YAML
+        except TypeError as error:  # for example, a date in YAML
             raise _make_error(f"metadata must be valid JSON: {error}") from error
 
 
 def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
-    """Raise an error for options that control decoding. They would have no effect, because an ingest copies
-    stored values."""
+    """Raise an error for options that control decoding. They have no effect, because an ingest copies stored
+    values.
+    """
     for name in _DECODING:
         if name in open_options:
             raise _make_error(
@@ -263,19 +265,18 @@ def list_options() -> frozenset[str]:
 
 
 def make_options(**given: Any) -> Options:
-    """Create the options of an ingest from keyword arguments: fields of Options, ReadOptions, Combining and
-    Layout.
+    """Create the options of an ingest from keyword arguments.
 
     Parameters
     ----------
     **given
-        Options of `icefloe.ingest_files`. `group` is the group of the repository, `source_group` the group of
+        Options of `icefloe.ingest_files`. `group` is the group in the repository, `source_group` the group in
         the files.
 
     Returns
     -------
     Options
-        The options, checked.
+        The validated options.
 
     Raises
     ------
@@ -304,7 +305,9 @@ def make_options(**given: Any) -> Options:
 
 
 def parse_arguments(arguments: Mapping[str, Any]) -> Options:
-    """Create options from the arguments of `icefloe.ingest_files` or `icefloe.spark.ingest`."""
+    """Create the options of an ingest from the arguments of `icefloe.ingest_files` or
+    `icefloe.spark.ingest`.
+    """
     given = {name: arguments[name] for name in list_options() if name in arguments}
     given["storage_options"] = arguments["source_options"] or {}
     checks = [check if isinstance(check, Check) else Check(check) for check in given["checks"]]
@@ -320,7 +323,7 @@ def _parse_names(given: Any) -> tuple[str, ...]:
 
 
 def make_compressors(codec: str) -> Any:
-    """Return zarr's compressors for the option `codec`, such as `zstd:9`."""
+    """Return zarr's compressors for the option `codec`, which may be for example `zstd:9`."""
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
     name, *rest = str(codec).split(":")
@@ -333,7 +336,7 @@ def make_compressors(codec: str) -> Any:
             return GzipCodec(level=int(rest[0]) if rest else 5)
         if name == "blosc" and len(rest) < 3:
             level = int(rest[1]) if len(rest) > 1 else 5
-            blosc: Any = BloscCodec  # older releases of zarr declare other types for the arguments
+            blosc: Any = BloscCodec  # older releases of zarr declare other argument types
             return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
     except (ValueError, TypeError) as error:
         problem = "the level must be a number" if "int()" in str(error) else str(error)
@@ -344,15 +347,13 @@ def make_compressors(codec: str) -> Any:
 
 
 def suggest_name(name: str, known: Any, listing: str) -> str:
-    """Return a sentence that suggests the known option or name most similar to a misspelled one, or lists all
-    known names.
-    """
+    """Suggest the known name that is most similar to a misspelled one, or list all known names."""
     near = difflib.get_close_matches(str(name), sorted(known), n=1)
     return f"did you mean {near[0]}?" if near else f"{listing} {', '.join(sorted(known)) or 'none'}"
 
 
 def make_check_error(text: str) -> InvalidInputError:
-    """Create the error for a check in the options that cannot run."""
+    """Create the error for a check that cannot run."""
     return _make_error(text)
 
 

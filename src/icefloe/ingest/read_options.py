@@ -1,4 +1,4 @@
-"""The options with which an ingest opens sources in xarray."""
+"""The options for opening the sources of an ingest with xarray."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options with which an ingest opens sources in xarray."""
+    """The options for opening the sources of an ingest with xarray."""
 
     engine: str | None = None
-    """The name of an xarray engine; None lets xarray choose."""
+    """The name of an xarray engine. None lets xarray choose."""
     group: str | None = None
     """The group to read in each file."""
     variables: tuple[str, ...] = ()
-    """The data variables to ingest; all if empty."""
+    """The data variables to ingest. If empty, all are ingested."""
     open_options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of `xarray.open_dataset`."""
+    """Keyword arguments passed to `xarray.open_dataset`."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Options of `storage_from_url` for remote files. May contain secrets."""
+    """Options for remote files, passed to `storage_from_url`. They may contain secrets."""
 
     def for_source(self, source: IngestSource) -> ReadOptions:
-        """Return the read options for one source, which may select a group of its file."""
+        """Return the read options for one source, which may select its own group of the file."""
         return replace(self, group=source.group) if source.group else self
 
     def find_access(self, source: IngestSource) -> Access | None:
-        """Return the store and credentials for a remote source from the read options; None for a local
-        source.
+        """Return the store configuration and credentials for a remote source. Return None for a
+        local source.
         """
         return get_access(source.address, self.storage_options) if source.is_remote else None
 
     def find_access_at(self, location: str) -> Access | None:
-        """Return the store and credentials for a file to which a source refers.
+        """Return the store configuration and credentials for a file that a source references.
 
-        Options that belong to another kind of storage are ignored.
+        Options that apply to another kind of storage are ignored.
         """
         if location.startswith("file:"):
             return None
@@ -53,7 +53,7 @@ class ReadOptions:
             return None
 
     def make_access_finder(self, source: IngestSource) -> FindAccess:
-        """Return a function that finds the store and credentials for a location."""
+        """Return a function that looks up the store configuration and credentials for a location."""
         known: dict[str, StoreAccess] = {}
         if source.is_remote:
             access = get_access(source.address, self.storage_options)

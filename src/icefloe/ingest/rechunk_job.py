@@ -1,6 +1,6 @@
-"""Change the chunks, shards or codecs of arrays: tasks read boxes of old chunks and write new chunks.
+"""Change the chunks, shards or codecs of arrays. Tasks read boxes of old chunks and write new chunks.
 
-If old chunks would be read many times, they are spilled first: see `icefloe.ingest.array_spill`.
+If old chunks would be read many times, they are spilled first. See `icefloe.ingest.array_spill`.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 METADATA = "icefloe_rechunk"
-"""The key of the commit metadata that describes a rechunk."""
+"""The commit metadata key for information about a rechunk."""
 _SAMPLES = 8
-"""The number of blocks to sample for comparing new values with old values."""
+"""The number of blocks to sample when comparing new values with old values."""
 _SHARDING = "sharding_indexed"
 _INDEX: dict[str, Any] = {
     "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
     "index_location": "end",
 }
 Box = tuple[tuple[int, int], ...]
-"""Start and stop along each dimension."""
+"""The start and the stop along each dimension."""
 Sample = tuple[str, Box]
-"""The path of an array, and a box of its cells to compare."""
+"""The path of an array, and a box of cells to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rechunked:
-    """The result of a rechunk job for one array: its old and new chunk shapes."""
+    """The result of a rechunk for one array: its old and new chunk shapes."""
 
     path: str
     dims: tuple[str, ...]
@@ -71,12 +71,12 @@ class Rechunked:
 
 @dataclass(frozen=True, slots=True)
 class RechunkReport(Report):
-    """The report of a rechunk job, or of its dry run."""
+    """The report of a rechunk, or of a dry run."""
 
     arrays: tuple[Rechunked, ...]
-    """The arrays with new chunks, shards or codecs."""
+    """The arrays that got new chunks, shards or codecs."""
     unchanged: tuple[str, ...]
-    """Arrays that already have the requested layout."""
+    """The arrays that already have the requested layout."""
     tasks: int
     """The number of tasks."""
     blocks: int
@@ -84,27 +84,31 @@ class RechunkReport(Report):
     nbytes: int
     """The size of the arrays without compression."""
     memory_bytes: int
-    """The largest memory that a task needs, in addition to the interpreter and its modules."""
+    """The peak memory of a task in bytes, excluding the interpreter and its modules."""
     read_factor: float
     """The average number of times that an old chunk is read."""
     spilled_bytes: int = 0
-    """The number of bytes that are spilled to the storage of the repository and deleted at the end."""
+    """The number of bytes that are temporarily spilled to the repository's storage, and deleted
+    at the end.
+    """
     compared: int = 0
-    """The number of new chunks of which a sample was compared with the old values."""
+    """The number of new chunks that were compared with the old values, each by a sample."""
     commit: str | None = None
     """The new snapshot; None if nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLayout:
-    """The requested layout of arrays to rechunk. Without shards, existing shards are removed."""
+    """The requested chunks, shards and codec. Without shards, existing shards are removed."""
 
     chunks: Mapping[str, int]
-    """Cells per chunk by dimension name, or by number for a dimension without a name; -1 for all."""
+    """The chunk size in cells by dimension name, or by number for unnamed dimensions; -1 means the whole
+    dimension.
+    """
     shards: Mapping[str, int] | None = None
-    """Cells per shard; None: no shards."""
+    """The shard size in cells by dimension. None means no shards."""
     codec: str | None = None
-    """The codec that replaces all existing codecs; None to keep the codecs."""
+    """The codec that replaces all existing codecs. None keeps them."""
 
     def __post_init__(self) -> None:
         for what, given in (("chunks", self.chunks), ("shards", self.shards or {})):
@@ -120,27 +124,27 @@ class TargetLayout:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The names of the dimensions for which a rechunk requests a chunk or shard size."""
+        """The dimensions for which a chunk or shard size is requested."""
         return tuple(dict.fromkeys([*self.chunks, *(self.shards or {})]))
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayToRechunk:
-    """An array to rechunk, described by its zarr.json."""
+    """An array to rechunk, as described by its zarr.json."""
 
     path: str
     document: Mapping[str, Any]
     dims: tuple[str, ...]
-    """The names of the dimensions; a number for a dimension without a name."""
+    """The dimension names, with a number for each unnamed dimension."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an array to rechunk."""
+        """The shape of the array."""
         return tuple(self.document["shape"])
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The current chunk shape of an array to rechunk; the shape of inner chunks if it has shards."""
+        """The current chunk shape of the array. With shards, this is the shape of inner chunks."""
         found, codecs = self._cells, self.document["codecs"]
         while (inside := _get_sharding(codecs)) is not None:
             found, codecs = tuple(inside["chunk_shape"]), inside["codecs"]
@@ -148,7 +152,7 @@ class ArrayToRechunk:
 
     @property
     def shards(self) -> tuple[int, ...] | None:
-        """The current shard shape of an array to rechunk; None without sharding."""
+        """The current shard shape of the array; None if it has no shards."""
         return self._cells if _get_sharding(self.document["codecs"]) is not None else None
 
     @property
@@ -172,7 +176,7 @@ def rechunk(
 ) -> RechunkReport:
     """Rechunk an array, or all arrays of a group: change chunks, shards or codecs in one commit.
 
-    In a group, the arrays that have all named dimensions are rechunked. Values, attributes, fill value and
+    For a group, only arrays that have all named dimensions are rechunked. Values, attributes, fill value and
     dimension names do not change. Concurrent commits to other arrays are kept.
 
     Parameters
@@ -184,12 +188,12 @@ def rechunk(
     executor
         The executor that runs the tasks. They read the current tip of the branch.
     chunks
-        Cells per chunk by dimension name, or by number for a dimension without a name; -1 means all cells.
+        The chunk size by dimension name, or by number for an unnamed dimension; -1 means all cells.
         Other dimensions keep their chunk size.
     shards
-        Cells per shard. By default, the array has no shards afterwards.
+        The shard size by dimension. By default, the result has no shards.
     codec
-        `zstd:9`, `blosc:lz4:5`, `gzip:6` or `none`. By default, the codecs do not change.
+        The codec, such as `zstd:9`, `blosc:lz4:5`, `gzip:6` or `none`. By default, codecs do not change.
     branch
         The branch to commit to.
     message
@@ -197,9 +201,9 @@ def rechunk(
     metadata
         Metadata of the commit.
     memory_bytes
-        The memory that a task may use, in addition to the interpreter and its modules.
+        The memory that a task may use, excluding the interpreter and its modules.
     dry_run
-        Report what would be done, and write nothing.
+        Only report what would be done.
 
     Returns
     -------
@@ -261,7 +265,7 @@ def rechunk(
 
 
 def _find_arrays(workspace: Workspace, path: str, wanted: TargetLayout) -> list[ArrayToRechunk]:
-    """Return the array at a path, or the arrays of a group that have all named dimensions."""
+    """Return the array at a path, or the arrays of a group that have all requested dimensions."""
     node = workspace.node(path)
     if node is None:
         raise NodeNotFoundError(f"there is no array or group at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
@@ -334,12 +338,12 @@ def _write(
     executor: Executor,
     memory_bytes: int,
 ) -> tuple[int, list[Collected]]:
-    """Recreate the arrays in a session and write their chunks.
+    """Recreate the arrays in a session with the new layout, and write their chunks.
 
-    Returns the number of compared samples, and the statistics of the new chunks.
+    Return the number of compared samples, and the statistics of the new chunks.
     """
     for array, target in changed:
-        session._workspace.delete_node(array.path)  # with the references to its chunks
+        session._workspace.delete_node(array.path)  # including the references to its chunks
         session._workspace.set_metadata(array.path, (target.document or "").encode())
     targets = {target.name: target for _, target in changed}
     copied = frozenset((0, name) for name in targets)
@@ -360,7 +364,7 @@ def _write(
 
 
 def _select_samples(plan: TaskPlan, arrays: Mapping[str, tuple[ArrayToRechunk, Target]]) -> Iterator[Sample]:
-    """Yield samples to compare: the overlap of some blocks' last new chunk with an old chunk."""
+    """Yield samples to compare: in some blocks, the overlap of the last new chunk with an old chunk."""
     count = len(plan.blocks)
     for number in np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(int)).tolist():
         block = plan.blocks[number]
@@ -396,7 +400,7 @@ def parse_array(path: str, user_data: bytes) -> ArrayToRechunk:
 
 
 def design_layout(array: ArrayToRechunk, wanted: TargetLayout) -> Target:
-    """Design the new layout of an array to rechunk. Raise an error if its chunk grid is not regular."""
+    """Design the new layout of an array. Raise an error if its chunk grid is not regular."""
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
         raise _make_error(
@@ -432,7 +436,7 @@ def _make_document(
 
 
 def _get_codecs(array: ArrayToRechunk) -> tuple[list[Any], dict[str, Any]]:
-    """Return the codecs of chunks, and the index settings of shards."""
+    """Return the codecs of the chunks, and the index settings if there are shards."""
     codecs, index = list(array.document["codecs"]), _INDEX
     if (outside := _get_sharding(codecs)) is not None:
         index = {name: outside[name] for name in _INDEX if name in outside}
@@ -442,7 +446,7 @@ def _get_codecs(array: ArrayToRechunk) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _get_sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
-    """Return the sharding configuration if it is the only codec."""
+    """Return the sharding configuration if the sharding codec is the only codec."""
     first = codecs[0] if len(codecs) == 1 else None
     if not isinstance(first, dict) or first.get("name") != _SHARDING:
         return None
@@ -451,7 +455,7 @@ def _get_sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
 
 
 def _choose_codecs(array: ArrayToRechunk, codec: str) -> list[Any]:
-    """Return the codecs that zarr chooses for the dtype of the array and a compressor."""
+    """Return the codecs that zarr chooses for the array's dtype and a compressor."""
     small = _make_small_array(array, array.document["codecs"])
     metadata: Any = small.metadata
     with ignore_warnings():
@@ -468,7 +472,7 @@ def _choose_codecs(array: ArrayToRechunk, codec: str) -> list[Any]:
 
 
 def _check_encoding(array: ArrayToRechunk, codecs: list[Any]) -> None:
-    """Encode one cell to check that the codecs can encode. Codecs of referenced files may only decode."""
+    """Encode one cell to check that the codecs can encode. Codecs of virtual arrays may be decode-only."""
     try:
         with ignore_warnings():
             small: Any = _make_small_array(array, codecs)
@@ -482,7 +486,7 @@ def _check_encoding(array: ArrayToRechunk, codecs: list[Any]) -> None:
 
 
 def _make_small_array(array: ArrayToRechunk, codecs: Sequence[Any]) -> zarr.Array[Any]:
-    """Create an array with one cell in memory, with the same metadata, that also stores empty chunks."""
+    """Create a one-cell array in memory with the same metadata. It also stores empty chunks."""
     ones = [1] * len(array.shape)
     if (inside := _get_sharding(codecs)) is not None:
         return _make_small_array(array, inside["codecs"])
@@ -490,7 +494,7 @@ def _make_small_array(array: ArrayToRechunk, codecs: Sequence[Any]) -> zarr.Arra
     document = {**array.document, "shape": ones, "chunk_grid": grid, "codecs": list(codecs)}
     stored: dict[str, Any] = {"zarr.json": cpu.Buffer.from_bytes(json.dumps(document).encode())}
     store = MemoryStore(stored)
-    # zarr 3.1 ignores it as an argument of open_array.
+    # zarr 3.1 ignores it as an argument to open_array.
     with ignore_warnings(), zarr.config.set({"array.write_empty_chunks": True}):
         return zarr.open_array(store, mode="r+")
 

@@ -1,4 +1,4 @@
-"""Recipes: YAML files that describe an ingest, to be versioned with code and run repeatedly."""
+"""Recipes: YAML files that describe an ingest, so that it can be versioned and run repeatedly."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _KEYS = ("sources", "repository", "repository_options", "checks", "executor", "s
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The parsed recipe of an ingest. Paths are relative to the folder of the recipe file."""
+    """The parsed recipe of an ingest. Paths are relative to the directory of the recipe file."""
 
     sources: tuple[str, ...]
     repository: str
     repository_options: Mapping[str, Any] = field(repr=False)
     options: Options
     arguments: Mapping[str, Any]
-    """The options, as arguments of `icefloe.ingest_files`."""
+    """The options, as keyword arguments for `icefloe.ingest_files`."""
     executor: str
-    """`spark[:MASTER]`, `processes[:N]` or `threads`; empty for the default."""
+    """The executor: `spark[:MASTER]`, `processes[:N]` or `threads`; empty for the default."""
     spark_conf: Mapping[str, str]
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read the recipe of an ingest. `overrides` replace options in the file. Errors name the file."""
+    """Load an ingest recipe from a file. `overrides` replace options from the file. Errors name the file."""
     file = Path(path)
     found = _read_yaml(file)
     for key in found:
@@ -83,7 +83,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def _format_setting(value: Any) -> str:
-    """Format a value as Spark formats its settings."""
+    """Format a value in the way that Spark formats configuration values."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -102,7 +102,7 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects duplicate keys. SafeLoader would silently use the last value."""
+    """A YAML loader that rejects duplicate keys. SafeLoader would silently keep the last value."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         # docstring inherited
@@ -128,7 +128,7 @@ def _get_mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, An
 
 
 def _parse_checks(file: Path, given: Any) -> tuple[Check, ...]:
-    """Parse a list of checks. Each is a name, or a mapping from a name to arguments."""
+    """Parse a list of checks. Each item is a check name, or a mapping from a check name to its arguments."""
     if not isinstance(given, list):
         raise _make_error(file, "checks must be a list")
     checks = []

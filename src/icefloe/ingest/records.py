@@ -26,7 +26,7 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A stored group that an ingest records as a source of values, read through a session."""
+    """A group in a repository as a source of values, read through a session."""
 
     session: Session
     group: str
@@ -35,9 +35,7 @@ class StoredGroup:
 
 
 def make_attrs_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a hashable key that is equal for records of schemas whose attributes have equal values, types
-    and order.
-    """
+    """Return a hashable key that is equal for attributes with equal values, types and order."""
     return tuple((name, type(value).__name__, _make_key(value)) for name, value in attrs.items())
 
 
@@ -49,9 +47,7 @@ def _make_key(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class VariableSchema:
-    """The record of one variable's schema in a file, between stages of an ingest: its encoding, and its
-    metadata in xarray.
-    """
+    """The schema of one variable in a file: its encoding, and its metadata in xarray."""
 
     name: str
     dims: tuple[str, ...]
@@ -60,32 +56,32 @@ class VariableSchema:
     attrs: Mapping[str, Any]
     """The attributes of the decoded variable."""
     packing: Mapping[str, Any]
-    """The attributes that describe the encoding, with units and calendar of times."""
+    """The attributes that describe the encoding, including units and calendar of times."""
     is_coordinate: bool
     chunks: tuple[int, ...] | None
     """The chunk shape in the file; None if the variable is contiguous."""
     raw_dims: tuple[str, ...] = ()
-    """The dimensions of the encoded variable. An array of characters has one more dimension than the decoded
-    text."""
+    """The dimensions of the encoded variable. A char array has one dimension more than the decoded text."""
     document: str | None = None
-    """The zarr.json of an array with the same chunks; None if the chunks cannot be referenced, or if this is
-    not known."""
+    """The zarr.json of an array with the same chunks. None if the chunks cannot be referenced, or if this is
+    unknown.
+    """
     refusal: str = ""
     """The reason why the chunks cannot be referenced."""
 
     @property
     def own_dims(self) -> tuple[str, ...]:
-        """The dimensions of a variable record in its file, without dimensions that the ingest adds."""
+        """The dimensions of the variable in its file, without those that the ingest adds."""
         return tuple(dim for dim in self.dims if dim in self.raw_dims)
 
     @property
     def is_text_in_characters(self) -> bool:
-        """True if the file of a variable record stores single characters, which xarray decodes to strings."""
+        """True if the file stores a char array, which xarray decodes to strings."""
         return self.raw_dims != self.own_dims
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A hashable key that is equal for equal records of variables."""
+        """A hashable key that is equal for variables with equal schemas."""
         plain = (
             getattr(self, field.name) for field in fields(self) if field.name not in ("attrs", "packing")
         )
@@ -98,7 +94,7 @@ SchemaVariants = Mapping[str, Sequence[VariableSchema]]
 
 @dataclass(frozen=True, slots=True)
 class SpillRange:
-    """The record of a byte range in a spill object, with the references of one file."""
+    """A byte range of a spill object, which contains the references of one file."""
 
     path: str
     start: int
@@ -107,99 +103,98 @@ class SpillRange:
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """The record of a file between stages of an ingest: its schema, all that the driver needs to plan."""
+    """The schema of a file, which contains everything that the driver needs for planning."""
 
     source: IngestSource
     variables: tuple[VariableSchema, ...]
     sizes: Mapping[str, int]
     values: Mapping[str, Any]
-    """The decoded values of coordinates with at most one dimension, and of the bounds of times."""
+    """The decoded values of scalar and 1-D coordinates, and of the bounds of times."""
     attrs: Mapping[str, Any]
     content_id: str
-    """A hash of the first and last bytes of the file, and of its size."""
+    """A hash of the file's first and last bytes and its size."""
     spilled: SpillRange | None = None
-    """The location of the spilled references to the file's chunks; None if there are none."""
+    """The location of the spilled references to the file's chunks; None without references."""
     left_out: tuple[str, ...] = ()
     """Variables that the engine skipped because they do not fit into one dataset."""
     places: tuple[str, ...] = ()
-    """The locations of other files that the file references, one per virtual chunk container."""
+    """The locations of other files that this file references, one per virtual chunk container."""
     offered: tuple[str, ...] = ()
-    """All data variables of the file, if some of the selected variables are missing."""
+    """All data variables in the file, if some of the selected variables do not exist."""
     group: str = ""
-    """The target group, relative to the target group of the ingest."""
+    """The path of the target group relative to the target group of the ingest."""
     part: str | None = None
-    """For a GRIB file: the kind of this part, or an empty string for a whole file with several parts."""
+    """For GRIB files, the kind of this part. It is empty for a whole file with several parts."""
     kinds: tuple[str, ...] = ()
-    """The kinds of all parts of the GRIB file."""
+    """For GRIB files, the kinds of all parts."""
     groups_without_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The attributes of the file's groups without arrays, by path. Only the first schema of a file contains
-    them."""
+    """The attributes of groups without arrays, by path. Only the first schema of a file contains them."""
 
     def variable(self, name: str) -> VariableSchema | None:
-        """Return the record of a variable in a file by name; None if there is no such variable."""
+        """Return the schema of a variable by name. Return None if the file has no such variable."""
         return next((each for each in self.variables if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The record of one target array of an ingest: its planned metadata."""
+    """The planned metadata of one target array of an ingest."""
 
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
-    """The data type of the stored values; `string` for text of variable length."""
+    """The dtype of the stored values; `string` for variable-length text."""
     attrs: Mapping[str, Any]
     """The attributes as JSON values."""
     packing: Mapping[str, Any]
-    """The attributes that describe the encoding. Values of files with another encoding are re-encoded."""
+    """The attributes that describe the encoding. Values of files with a different encoding are re-encoded."""
     signature: str | None
-    """A key of the encoding. Stored values of files with the same signature are copied without decoding."""
+    """A key for the encoding. Stored values of files with the same key are copied without decoding."""
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None = None
     fill_value: Any = None
     document: str | None = None
-    """The zarr.json of the array, if its chunks are equal to chunks of files."""
+    """The zarr.json of the array, if its chunks have the same layout as chunks of files."""
     is_new: bool = True
-    """True if the array is created, possibly in place of an existing array."""
+    """True if the array will be created, possibly replacing an existing array."""
 
     @property
     def unit(self) -> tuple[int, ...]:
-        """The shape of the smallest part of a target array, as an ingest records it: a shard or a chunk."""
+        """The shape of the smallest unit of the array that is written: a shard or a chunk."""
         return self.shards or self.chunks
 
     def count_units(self) -> int:
-        """Return the number of shards or chunks in the grid of a target array, as an ingest records it."""
+        """Return the number of shards, or of chunks if there are no shards, in the target array."""
         return math.prod(-(-size // max(unit, 1)) for size, unit in zip(self.shape, self.unit, strict=True))
 
     @property
     def itemsize(self) -> int:
-        """The number of bytes per cell in the record of a target array; an estimate for text."""
+        """The size of a cell in bytes. For text, this is an estimate."""
         return 32 if self.dtype == "string" else np.dtype(self.dtype).itemsize
 
     @property
     def nbytes(self) -> int:
-        """The size of a target array in bytes without compression, as an ingest records it."""
+        """The size of the target array in bytes without compression."""
         return math.prod(self.shape) * self.itemsize
 
 
 RESERVED_NAMES: Mapping[str, str] = MappingProxyType(
     {"zarr.json": "the metadata of a Zarr group", "_icefloe": "the ledger"}
 )
-"""Names that no group and no variable may have, with the reason."""
+"""Names that groups and variables must not have, with the reasons."""
 
 
 def share_equal_parts(files: Sequence[FileSchema]) -> list[FileSchema]:
-    """Share equal parts of schema records between files: coordinates, text, and schemas of variables.
+    """Deduplicate equal parts of the schemas of many files: coordinates, text, and schemas of variables.
 
-    xarray compares identical coordinates at once. A schema then takes a few hundred bytes in memory, and when
-    it is sent to the driver.
+    xarray compares identical coordinates immediately. Each schema then needs only a few hundred bytes, both
+    in memory and when it is sent to the driver.
     """
     known: dict[Any, Any] = {}
     seen: dict[int, VariableSchema] = {}
 
     def one(variable: VariableSchema) -> VariableSchema:
-        if id(variable) not in seen:  # schemas of one task are shared already
+        if id(variable) not in seen:  # the schemas of one task already share equal parts
             seen[id(variable)] = known.setdefault(variable.key, variable)
         return seen[id(variable)]
 
@@ -221,32 +216,30 @@ def share_equal_parts(files: Sequence[FileSchema]) -> list[FileSchema]:
 
 
 def sort_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
-    """Sort the schema records of files by their first label along a dimension; unchanged if some have no
-    labels.
-    """
+    """Sort file schemas by their first label along a dimension. If some have no labels, keep the order."""
     if dim is None or any(dim not in file.values for file in files):
         return list(files)
     return sorted(files, key=lambda file: make_label_key(file.values[dim]))
 
 
 def make_label_key(labels: Any) -> tuple[bool, Any]:
-    """Return a key to sort schema records: the first label of a coordinate. Empty coordinates come last."""
+    """Return a sort key for the labels of a coordinate: its first label. Empty coordinates come last."""
     return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)
 
 
 def drop_bad_files(files: Sequence[FileSchema], bad: Sequence[BadFile]) -> list[FileSchema]:
-    """Return the schema records of all files that are not bad."""
+    """Return the schemas of all files that are not bad."""
     urls = {each.source.url for each in bad}
     return [file for file in files if file.source.url not in urls]
 
 
 def join_path(group: str, path: str) -> str:
-    """Join the path of the target group of an ingest with the path of a group below it."""
+    """Join the path of a target group with the path of a group below it."""
     return "/".join(filter(None, (group.strip("/"), path)))
 
 
 def split_by_group(files: Iterable[FileSchema]) -> dict[str, list[FileSchema]]:
-    """Group the schema records of files by their target group, sorted by path."""
+    """Group file schemas by their target group, sorted by path."""
     found: dict[str, list[FileSchema]] = {}
     for file in files:
         found.setdefault(file.group, []).append(file)
@@ -254,7 +247,7 @@ def split_by_group(files: Iterable[FileSchema]) -> dict[str, list[FileSchema]]:
 
 
 def collect_variants(schemas: Sequence[FileSchema]) -> SchemaVariants:
-    """Collect the distinct schema records of each variable from many files."""
+    """Collect the distinct schemas of each variable from many files."""
     found: dict[str, dict[int, VariableSchema]] = {}
     for schema in schemas:
         for variable in schema.variables:

@@ -1,7 +1,7 @@
-"""Restore lost chunks from the ingested files, for `Repository.repair`.
+"""Restore lost chunks from ingested files, for `Repository.repair`.
 
 A file is considered unchanged if its size and modification time, or its size and its first and last bytes,
-are the same as in the ledger.
+match the ledger.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class LedgerChunks:
-    """A source for the recovery of lost chunks: it reads the ingested files that the ledger lists."""
+    """A recovery source for lost chunks, which reads the ingested files listed in the ledger."""
 
     session: Session
-    """The session whose ledger is read."""
+    """The session to read the ledger from."""
     reading: ReadOptions = field(default_factory=ReadOptions)
-    """The options with which the files were opened when they were ingested."""
+    """The options that the files were opened with when they were ingested."""
     unusable: dict[str, str] = field(default_factory=dict)
-    """Files that are missing or have changed, with the reason."""
+    """Files that are missing or changed, with the reasons."""
     _rows: dict[str, list[LedgerRow]] = field(default_factory=dict, repr=False)
     _targets: dict[str, Target] = field(default_factory=dict, repr=False)
     _sources: dict[str, IngestSource | None] = field(default_factory=dict, repr=False)
 
     def __call__(self, path: str, coords: tuple[int, ...]) -> NDArray[Any] | None:
-        """Return the values of a chunk; None if no unchanged file in the ledger contains it."""
+        """Return the values of a chunk. Return None if no unchanged file in the ledger contains it."""
         group, _, name = path.strip("/").rpartition("/")
         rows = self._find_rows(group, name)
         if not rows:
@@ -73,8 +73,9 @@ class LedgerChunks:
         return found
 
     def _find_rows(self, group: str, name: str) -> list[LedgerRow]:
-        """Return the ledger rows that contain a variable. A coordinate may be in any row, because rows do not
-        list coordinates."""
+        """Return the ledger rows for a variable. Coordinates may be in any row, because rows list only data
+        variables.
+        """
         if group not in self._rows:
             self._rows[group] = list(self._read_rows(group))
         rows = [row for row in self._rows[group] if row.mode != "virtual"]
@@ -82,7 +83,7 @@ class LedgerChunks:
         return named or rows
 
     def _read_rows(self, group: str) -> Iterator[LedgerRow]:
-        """Yield the ledger rows of a group. They may be in the ledger of a group above it."""
+        """Yield the ledger rows of a group, which may be in the ledger of a parent group."""
         parts = group.split("/") if group else []
         for count in range(len(parts), -1, -1):
             path = "/".join(parts[count:])
@@ -130,7 +131,7 @@ class LedgerChunks:
 
 
 def _describe_array(name: str, array: Any) -> Target:
-    """Describe an array by its metadata, without reading chunks."""
+    """Describe an array by its metadata without reading chunks."""
     dims = tuple(str(dim) for dim in array.metadata.dimension_names or ())
     is_text = array.dtype.kind in "TO"
     cells = np.broadcast_to(np.zeros((), object if is_text else array.dtype), array.shape)
@@ -142,7 +143,7 @@ def _describe_array(name: str, array: Any) -> Target:
 
 
 def _find_overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
-    """Return the part of a box that a file covers; None if the file does not cover any of it."""
+    """Return the part of a box that a file covers. Return None if they do not overlap."""
     whole = {**dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)), **row.box}
     found = [
         (max(start, whole[dim][0]), min(stop, whole[dim][1]))
@@ -152,7 +153,7 @@ def _find_overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[S
 
 
 def _read_values(raw: xr.Dataset, target: Target, row: LedgerRow, box: Sequence[Span]) -> NDArray[Any]:
-    """Read a box of an array from its source file, encoded like the array."""
+    """Read a box of an array from a source file, with the array's encoding."""
     stored = raw.variables[target.name]
     shown = decode(raw).variables[target.name]
     schema = describe_variable(target.name, stored, shown, is_coordinate=False)

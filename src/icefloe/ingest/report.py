@@ -1,4 +1,4 @@
-"""The report of an ingest: its sources, plan, commits and checks."""
+"""The report of an ingest: its sources, plan, commits and check results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icefloe.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
-    """The planned layout of one array, for the report."""
+    """The planned layout of one array."""
 
     name: str
     dims: tuple[str, ...]
@@ -34,7 +34,7 @@ class ArrayReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A summary of the plan, for the report."""
+    """A summary of the plan of an ingest."""
 
     files: int
     arrays: tuple[ArrayReport, ...]
@@ -42,10 +42,12 @@ class PlanReport:
     blocks: int
     nbytes: int
     memory_bytes: int
-    """The largest memory that a task needs, in addition to the interpreter and its modules."""
+    """The peak memory of a task in bytes, excluding the interpreter and its modules."""
     read_factor: float
     spilled_bytes: int = 0
-    """The number of bytes that are spilled to the storage of the repository and deleted at the end."""
+    """The number of bytes that are temporarily spilled to the repository's storage, and deleted
+    at the end.
+    """
     commits: int = 1
 
     def __str__(self) -> str:
@@ -61,7 +63,7 @@ class PlanReport:
 
     @staticmethod
     def add_up(plans: Sequence[PlanReport | None]) -> PlanReport | None:
-        """Add up the reports of plans for several commits of an ingest. Return None if there are none."""
+        """Add up the plan summaries of several commits. Return None if there are none."""
         there = [plan for plan in plans if plan is not None]
         if not there:
             return None
@@ -80,7 +82,7 @@ class PlanReport:
 
 
 def summarize_plans(designs: Sequence[Design]) -> PlanReport:
-    """Summarize the designs of a commit in a PlanReport."""
+    """Summarize the designs of one commit."""
     arrays = [each for design in designs for each in _describe_arrays(design)]
     plans = [design.plan for design in designs]
     size = sum(plan.nbytes for plan in plans)
@@ -106,7 +108,7 @@ def _describe_arrays(design: Design) -> Iterator[ArrayReport]:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check of staged data, for the report of an ingest."""
+    """The result of one check on the staged data of an ingest."""
 
     name: str
     passed: bool
@@ -115,26 +117,26 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """The report of an ingest, or of its dry run."""
+    """The report of an ingest, or of a dry run."""
 
     outcome: Outcome
-    """The sources that were found, compared with the ledger."""
+    """The sources that were found, as compared with the ledger."""
     bad: tuple[BadFile, ...] = ()
-    """The files that were left out, with the reasons."""
+    """The files that were skipped, with the reasons."""
     findings: tuple[FileFinding, ...] = ()
-    """Differences between files."""
+    """Findings from comparing the files with each other."""
     plan: PlanReport | None = None
     """The arrays and tasks of all commits; None if there was nothing to write."""
     commits: tuple[str, ...] = ()
-    """The commits of the run, in order, before the results of the checks were recorded."""
+    """The staged commits in order, before check results were added to the last one."""
     checks: tuple[CheckResult, ...] = ()
-    """The results of the checks of the staged data."""
+    """The results of the checks on the staged data."""
     published: str | None = None
     """The new tip of the target branch; None if nothing was published."""
     failed_branch: str | None = None
-    """The branch that contains the data that did not pass the checks; None if all checks passed."""
+    """The branch with the data that failed a check; None if all checks passed."""
     broken: tuple[IngestSource, ...] = ()
-    """The sources of virtual references that cannot be read any more, because they changed or are missing."""
+    """The sources of virtual references that can no longer be read, because they changed or are missing."""
     missing: tuple[IngestSource, ...] = ()
     """The sources in `broken` that no longer exist."""
 
@@ -142,21 +144,21 @@ class IngestReport:
     def of(
         selection: RunSources, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()
     ) -> IngestReport:
-        """Create the report of an ingest from the selected sources and the result of inspecting them.
+        """Create an ingest report from the selected sources and the result of inspecting them.
 
         Parameters
         ----------
         selection
             The sources, compared with the ledger.
         inspected
-            The result of their inspection; None if they were not inspected.
+            The result of inspecting the sources; None if they were not inspected.
         bad
-            Files that were left out after the inspection.
+            Files that were skipped after the inspection.
 
         Returns
         -------
         IngestReport
-            The report of a run that has not written anything yet.
+            The report of a run that has not yet written anything.
         """
         if inspected is None:
             return IngestReport(selection.outcome)
@@ -164,7 +166,7 @@ class IngestReport:
         return IngestReport(outcome, (*inspected.bad, *bad), inspected.findings)
 
     def with_plan(self, designs: Sequence[Design]) -> IngestReport:
-        """Return the report of an ingest with the plan of a dry run.
+        """Return a copy of an ingest report with the plan of a dry run.
 
         Parameters
         ----------
@@ -182,7 +184,7 @@ class IngestReport:
         return replace(self, findings=(*self.findings, *findings), plan=summarize_plans(designs))
 
     def with_commit(self, commit: Commit) -> IngestReport:
-        """Return the report of an ingest with one more commit and its plan.
+        """Return a copy of an ingest report with one more commit and its plan.
 
         Parameters
         ----------
@@ -200,14 +202,14 @@ class IngestReport:
             notes += design.combined.findings
             notes += [FileFinding(file, name, f"is copied: {why}", "note") for file, name, why in copied]
             notes += design.referral.notes
-        # Findings about existing arrays are repeated with each commit.
+        # Findings about existing arrays recur with every commit.
         findings = dict.fromkeys((*self.findings, *notes))
         plan = PlanReport.add_up([self.plan, summarize_plans(commit.designs)])
         commits = (*self.commits, commit.ledger.snapshot_id)
         return replace(self, findings=tuple(findings), plan=plan, commits=commits)
 
     def complete(self, found: Discovered) -> IngestReport:
-        """Return the complete report of an ingest with the names that matched no source.
+        """Complete the report of an ingest with the names that matched no source.
 
         Parameters
         ----------
@@ -222,7 +224,7 @@ class IngestReport:
         Raises
         ------
         ProblemsError
-            If no source contributes data.
+            If no source contributed any data.
         """
         known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
         if self.bad and self.plan is None and not known and self.published is None:
@@ -232,14 +234,12 @@ class IngestReport:
 
     @property
     def problems(self) -> Table:
-        """The problems of files that were left out, as a table for the report: file, variable, problem and
-        remedy.
-        """
+        """The problems of skipped files as a table: file, variable, problem and remedy."""
         return make_problem_table(self.bad)
 
     @property
     def ok(self) -> bool:
-        """True if the ingest report shows that all checks passed and all referenced files are unchanged."""
+        """True if all checks of the ingest passed and all referenced files are unchanged."""
         return self.failed_branch is None and not self.broken
 
     def to_html(self) -> str:
@@ -290,7 +290,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """The commits on a staging branch that the report of an ingest lists."""
+    """The commits on the staging branch of a run, collected for its report."""
 
     report: IngestReport
     repo: Repository
@@ -300,9 +300,7 @@ class StagedRun:
     """The ledger after the last commit."""
 
     def extend(self, commit: Commit | None, bad: Sequence[BadFile]) -> StagedRun:
-        """Add one more commit to the report of a staged run, and the files that were left out of this
-        commit.
-        """
+        """Add a commit to a staged run, with the files that were skipped in this commit."""
         report = replace(self.report, bad=(*self.report.bad, *bad))
         if commit is None:
             return replace(self, report=report)

@@ -1,4 +1,4 @@
-"""Render the report of an ingest as HTML, for notebooks and for files."""
+"""Render the report of an ingest as HTML, for notebooks and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from icefloe._internal.amounts import counted, format_bytes
 
 
 def render_report(found: dict[str, Any], *, ok: bool) -> str:
-    """Render the dictionary that `IngestReport.to_dict` returns as an HTML document."""
+    """Render the result of `IngestReport.to_dict` as an HTML document."""
     parts = [
         html.mark(*_summarize(found, ok=ok)),
         html.render_facts(_list_facts(found)),

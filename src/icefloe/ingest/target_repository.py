@@ -1,6 +1,6 @@
-"""Open or create the target repository of an ingest, and authorize it to reference the source files.
+"""Open or create the target repository of an ingest, and authorize it to read referenced source files.
 
-A newly created repository that is still empty at the end is deleted.
+A repository that was created for the ingest is deleted if it is still empty at the end.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.sources import get_container_prefix, make_container, to_location
 
 _MAX_FOLDERS = 8
-"""The number of local folders up to which each folder gets its own virtual chunk container. More folders
-share a container for their common parent."""
+"""The number of local directories up to which each gets its own virtual chunk container. Beyond this number,
+they share a container for their common parent.
+"""
 
 
 def open_target(
     repo: Repository | str | os.PathLike[str], options: Mapping[str, Any] | None, *, dry_run: bool
 ) -> AbstractContextManager[Repository]:
-    """Open the target repository of an ingest as a context manager. A path or URL is opened, or created if it
-    does not exist."""
+    """Open the target repository of an ingest, as a context manager. A repository at a path or URL is created
+    if it does not exist.
+    """
     if isinstance(repo, Repository):
         return nullcontext(repo)
     return open_or_create(storage_from_url(repo, **(options or {})), dry_run=dry_run)
@@ -45,11 +47,11 @@ def open_target(
 
 @contextmanager
 def open_or_create(storage: Storage, *, dry_run: bool) -> Iterator[Repository]:
-    """Open the target repository at a location, or create it.
+    """Open the target repository at a location, or create it if it does not exist.
 
-    A new repository that stays empty is deleted at the end.
+    A newly created repository is deleted at the end if it is still empty.
 
-    In a dry run the repository is created in memory.
+    In a dry run, a new repository is created in memory.
     """
     if Repository.exists(storage):
         yield Repository.open(storage)
@@ -70,7 +72,7 @@ def open_or_create(storage: Storage, *, dry_run: bool) -> Iterator[Repository]:
 
 
 def _remove_if_empty(storage: Storage) -> None:
-    """Delete a repository that has no data: only the first snapshot, no other branch and no tag."""
+    """Delete a repository that contains no data: it has only the initial snapshot, one branch and no tags."""
     repo = Repository.open(storage)
     commits = list(islice(repo.ancestry(branch="main"), 2))
     if len(commits) > 1 or repo.list_branches() != {"main"} or repo.list_tags():
@@ -78,18 +80,17 @@ def _remove_if_empty(storage: Storage) -> None:
     keys = [key for key, _ in storage.list_objects() if is_own_path(key)]
     folders = {key.partition("/")[0] for key in keys if "/" in key}
     if folders & {"chunks", "manifests"}:
-        return  # an interrupted job left objects, or another writer is active
-    storage.delete([REPO_PATH])  # delete this file first, so that readers cannot open the rest
+        return  # an interrupted job left objects behind, or another writer is active
+    storage.delete([REPO_PATH])  # delete this file first, so that readers can no longer open the repository
     storage.delete(keys)
     for folder in (*folders, ""):
         storage.remove_empty_folder(folder)
 
 
 def authorize_sources(repo: Repository, sources: Iterable[IngestSource], reading: ReadOptions) -> Repository:
-    """Configure the virtual chunk containers of the target repository for all sources, and authorize it to
-    read them.
+    """Set up virtual chunk containers for all sources in the target repository, and authorize reading them.
 
-    The configuration is stored without credentials. These stay in this process and its tasks.
+    The configuration is stored without credentials, which are kept only by this process and its tasks.
     """
 
     def places() -> Iterator[_LocationAccess]:
@@ -101,7 +102,7 @@ def authorize_sources(repo: Repository, sources: Iterable[IngestSource], reading
 
 
 def authorize_locations(repo: Repository, files: Iterable[FileSchema], reading: ReadOptions) -> Repository:
-    """Authorize the target repository of an ingest to read the files that sources reference."""
+    """Authorize the target repository to read the files that sources reference."""
     locations = dict.fromkeys(location for file in files for location in file.places)
     if not locations:
         return repo
@@ -109,8 +110,9 @@ def authorize_locations(repo: Repository, files: Iterable[FileSchema], reading: 
 
 
 _LocationAccess = tuple[str, Callable[[], Access | None]]
-"""A location, and a function that returns its store and credentials. The function is called once per
-container."""
+"""A location, with a function that returns its store and credentials. The function is called once per
+container.
+"""
 
 
 def _authorize(repo: Repository, places: Sequence[_LocationAccess]) -> Repository:
@@ -153,10 +155,11 @@ def _authorize(repo: Repository, places: Sequence[_LocationAccess]) -> Repositor
 
 
 def _find_common_folder(locations: Sequence[str]) -> str | None:
-    """Return the common parent folder of local files, if they are in too many folders for one container each;
-    otherwise None."""
+    """Return the common parent of local files if they are in too many directories for separate containers.
+    Otherwise return None.
+    """
     folders = {get_container_prefix(location) for location in locations}
     if len(folders) <= _MAX_FOLDERS:
         return None
     common = os.path.commonpath([folder.removeprefix("file://") for folder in folders])
-    return f"file://{common}/" if common.count("/") > 1 else None  # the root is never authorized
+    return f"file://{common}/" if common.count("/") > 1 else None  # never authorize the root directory

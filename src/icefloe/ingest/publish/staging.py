@@ -1,7 +1,7 @@
 """Write, audit and publish: the target branch moves only if the staged data passes all checks.
 
-Every run has its own staging branch, named after its process, so that several runs can write to one target at
-the same time. If a run fails or is killed, the next run continues with its staging branch.
+Every run has its own staging branch, named after its process, so that several runs can write to the same
+target concurrently. If a run fails or is killed, the next run takes over its staged data.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ from icefloe.session import Session
 _ABANDONED_AFTER = timedelta(days=1)
 """The time since the last commit after which a run on another machine is considered dead."""
 _MAX_COPIED_BYTES = 4 << 20
-"""The size of a transaction log up to which its commit is amended to record the results of the checks."""
+"""The maximum size of a transaction log whose commit is amended to record check results."""
 _MAX_APPENDS = 20
-"""The number of times that staged data is appended to the target branch, which may move meanwhile."""
+"""The number of attempts to publish staged data while other writers move the target branch."""
 _numbers = count()
 _active_branches: set[str] = set()
 """The staging branches of the runs in this process."""
 
 
 class OvertakenError(Exception):
-    """Error raised when staged data must be written again, because another ingest published first."""
+    """Error raised when staged data must be combined again, because another ingest published first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The staging branch of an ingest, and its target branch. A context manager."""
+    """The staging branch of an ingest run and its target branch, as a context manager."""
 
     repo: Repository
     target: str
     base: str
-    """The tip of the target branch from which the staging branch was created."""
+    """The snapshot of the target branch at which the staging branch was created."""
     branch: str
     """The name of the staging branch."""
 
     @property
     def failed(self) -> str:
-        """The name of the branch that keeps staged data after a failed check."""
+        """The name of the branch for staged data that failed a check."""
         return f"{self.target}.ingest-failed"
 
     @staticmethod
     def begin(repo: Repository, target: str) -> Staging:
         """Create a staging branch at the tip of the target, or at the last commit of an interrupted run.
 
-        An interrupted run is continued if the target has not changed, or if its changes can be merged. A
-        commit by another writer must not discard the work of a week.
+        An interrupted run is continued if the target has not changed, or if the changes can be merged. A
+        commit by another writer must not discard a week of work.
         """
         repo.writable_session(target)  # raise errors before any work if this process may not publish
         left = find_abandoned(repo, target)
@@ -102,25 +102,24 @@ class Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Keep the staged data for the next run if this run failed."""
+        """If this run failed, keep its staged data for the next run."""
         try:
             if kind is not None and issubclass(kind, OvertakenError):
                 self.drop()
             elif kind is not None:
-                with suppress(IcechunkError):  # the first error is the one to raise
+                with suppress(IcechunkError):  # the original error is the one to raise
                     self.release()
         finally:
             self.end()
 
     def end(self) -> None:
-        """Mark the run of this staging branch as ended, so that the next run may continue it."""
+        """Mark the run of this staging branch as ended, so that the next run may take it over."""
         _active_branches.discard(self.branch)
 
     def resume(self, selection: RunSources, options: Options) -> RunStart:
-        """Resume an interrupted run: compare the sources with the ledger of its staging branch, and return
-        the remaining sources.
+        """Resume an interrupted run: return its staged data, and the sources that remain to be ingested.
 
-        Files that changed since an interrupted run staged them are ingested again.
+        Files that changed after an interrupted run staged them are ingested again.
         """
         again, ledger = options.on_change == "ingest", selection.ledger
         if self.base != ledger.snapshot_id:
@@ -142,20 +141,20 @@ class Staging:
         return RunStart(selection, ledger, staged)
 
     def release(self) -> None:
-        """Release the staging branch with its data to the next run."""
+        """Hand over the staging branch and its data to the next run."""
         tip = self.repo.lookup_branch(self.branch)
         if tip != self.base:
             try:
                 self.repo.create_branch(_name_unowned_branch(self.target), tip)
             except (
                 AlreadyExistsError
-            ):  # another run created the branch: keep this branch, and let the next run choose
+            ):  # another run created that branch: keep this branch, and let the next run choose
                 return
         self.drop()
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was committed to the staging branch."""
+        """True if the staging branch has no commits of its own."""
         return self.repo.lookup_branch(self.branch) == self.base
 
     def drop(self) -> None:
@@ -165,8 +164,9 @@ class Staging:
     def check_and_publish(
         self, resumed: RunStart, written: StagedRun, options: Options, executor: Executor
     ) -> IngestReport:
-        """Publish the staged data if it passes all checks; otherwise move it to the branch for failed
-        data."""
+        """Publish the staged data if it passes all checks. Otherwise move it to the branch for
+        failed data.
+        """
         report, staging = written.report, replace(self, repo=written.repo)
         if staging.is_empty:
             staging.drop()
@@ -207,10 +207,10 @@ class Staging:
     def _append(
         self, options: Options, reason: OvertakenError | MergeConflictError
     ) -> tuple[Staging, tuple[LedgerRow, ...]]:
-        """Stage the data again on top of the target branch, behind the rows of other writers.
+        """Rewrite the staged data as an append to the target branch, behind the rows of other writers.
 
-        Return the staging branch with its new base, and the staged rows of the ledger. If the data cannot be
-        appended, raise the reason why it could not be merged.
+        Return the staging branch with its new base, and the staged ledger rows. If the data cannot be
+        appended, raise `reason`, the error that explains why it could not be merged.
         """
         base, tip = self.repo.lookup_branch(self.target), self.repo.lookup_branch(self.branch)
         aside = _name_staging_branch(self.target)
@@ -229,13 +229,13 @@ class Staging:
         return replace(self, base=base), appended.rows
 
     def _reject(self, results: Sequence[CheckResult], report: IngestReport) -> IngestReport:
-        """Keep the staged data on the branch for failed data, and report the results of the checks."""
+        """Move the staged data to the branch for failed data, and add the check results to the report."""
         self.keep_failed(results)
         LOGGER.info("%s did not change; the staged data is on the branch %s", self.target, self.failed)
         return replace(report, checks=tuple(results), failed_branch=self.failed)
 
     def keep_failed(self, results: Sequence[CheckResult]) -> None:
-        """Store the staged data and the results of the checks on the branch for failed data."""
+        """Keep the staged data and the check results on the branch for failed data."""
         self._record(results)
         tip = self.repo.lookup_branch(self.branch)
         if self.failed in self.repo.list_branches():
@@ -245,10 +245,10 @@ class Staging:
         self.drop()
 
     def publish(self, results: Sequence[CheckResult], message: str, group: str) -> str:
-        """Move the target branch to the staged data, or merge the data if the target branch has moved.
+        """Publish the staged data by moving the target branch to it, or by a merge if the target has moved.
 
-        Return the new tip. Raise OvertakenError if another ingest has written to the same group. The results
-        of the checks are stored in the metadata of the last commit, and of the merge commit.
+        Return the new tip. Raise OvertakenError if another ingest has written to the same group. The check
+        results are stored in the metadata of the last commit and of the merge commit.
         """
         metadata = self._record(results)
         tip = self.repo.lookup_branch(self.branch)
@@ -300,7 +300,7 @@ class Staging:
         return str(outcome.snapshot_id)
 
     def _transplant(self, metadata: dict[str, Any]) -> str | None:
-        """Apply the staged commits to the target branch one by one, and publish them together.
+        """Replay the staged commits one by one on top of the target branch, and publish them together.
 
         Return None if the target branch has changed the same nodes.
         """
@@ -334,7 +334,7 @@ class Staging:
         )
 
     def _record(self, results: Sequence[CheckResult]) -> dict[str, Any]:
-        """Add the results of the checks to the metadata of the last commit, and return this metadata."""
+        """Add the check results to the metadata of the last staged commit, and return this metadata."""
         tip = next(iter(self.repo.ancestry(branch=self.branch)))
         said = tip.metadata.get(METADATA)
         about = {**(said if isinstance(said, dict) else {}), "checks": [asdict(each) for each in results]}
@@ -343,7 +343,7 @@ class Staging:
         session = self.repo.writable_session(self.branch)
         layout = find_layout(self.repo.storage, LAYOUTS)
         can_amend = layout is not None and layout.spec.refs_in_repo_info  # older formats cannot amend commits
-        # To amend a commit, its transaction log is copied, which takes the memory of 300 MB for a log of ten
+        # Amending a commit copies its transaction log, which takes 300 MB of memory for a log of ten
         # million references.
         if can_amend and self.repo.storage.size_of(f"{TRANSACTIONS}/{tip.id}") <= _MAX_COPIED_BYTES:
             session.amend(tip.message, metadata=metadata, allow_empty=True)
@@ -354,8 +354,7 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """The state at the start of a run: the sources to ingest, and the data that an interrupted run has
-    staged."""
+    """The state at the start of a run: the sources to ingest, and the data staged by an interrupted run."""
 
     selection: RunSources
     before: Ledger
@@ -364,7 +363,7 @@ class RunStart:
 
 
 def has_work(repo: Repository, selection: RunSources, branch: str) -> bool:
-    """Return whether there are sources to ingest, or staged data of an interrupted run to publish."""
+    """Return True if there are sources to ingest, or staged data of an interrupted run to publish."""
     if selection.outcome.wanted or find_abandoned(repo, branch):
         return True
     LOGGER.info("%s", selection.outcome)
@@ -372,8 +371,9 @@ def has_work(repo: Repository, selection: RunSources, branch: str) -> bool:
 
 
 def make_overtaken_error(branch: str, attempts: int) -> ConflictError:
-    """Create the error for staged data that cannot be published because other writers kept changing the
-    branch."""
+    """Create the error for staged data that could not be published because other writers kept changing the
+    branch.
+    """
     return ConflictError(
         message=f"other writers changed the same arrays of {branch} {attempts} times during this ingest, "
         "which was not published: run it again"
@@ -381,7 +381,7 @@ def make_overtaken_error(branch: str, attempts: int) -> ConflictError:
 
 
 def find_abandoned(repo: Repository, target: str) -> list[str]:
-    """List the staging branches of runs that have ended without publishing."""
+    """List the staging branches of runs that ended without publishing."""
     return [name for name in sorted(repo.list_branches()) if _is_abandoned(repo, target, name)]
 
 
@@ -395,17 +395,17 @@ def _is_group(session: Session, path: str) -> bool:
 
 
 def _name_staging_branch(target: str) -> str:
-    """Return a new name for a staging branch of this process."""
+    """Return a new staging branch name for this process."""
     return f"{target}.ingest.{_describe_owner()}.{next(_numbers)}"
 
 
 def _name_unowned_branch(target: str) -> str:
-    """Return the name of the staging branch that ended runs leave to the next run."""
+    """Return the name of the staging branch that an ended run leaves for the next run."""
     return f"{target}.ingest"
 
 
 def _is_abandoned(repo: Repository, target: str, name: str) -> bool:
-    """Return whether a branch is the staging branch of a run that has ended."""
+    """Return True if a branch is the staging branch of a run that has ended."""
     if name == _name_unowned_branch(target):
         return True
     owned = re.fullmatch(re.escape(target) + r"\.ingest\.([^.]+)\.(\d+)\.(\d+)\.\d+", name)
@@ -427,12 +427,12 @@ class _InterruptedRun:
 
     tip: str
     base: str
-    """The snapshot of the target branch from which the run started."""
+    """The snapshot of the target branch at which the run started."""
     commits: int
 
 
 def _find_staged_commits(repo: Repository, target: str, name: str) -> _InterruptedRun | None:
-    """Return the staged commits of a branch if they can still be merged into the target; otherwise None."""
+    """Return the staged commits of a branch. Return None if they can no longer be merged into the target."""
     try:
         commits = [info.id for info in repo.ancestry(branch=name)]
         history = list(repo.ancestry(branch=target))
@@ -453,13 +453,13 @@ def _find_staged_commits(repo: Repository, target: str, name: str) -> _Interrupt
     except SessionStateError as error:
         # Too large for a merge: publishing it may fail, but must not discard it.
         return left if error.kind == ErrorKind.COMMIT_NOT_ALLOWED else None
-    except IcechunkError:  # another run continues it, or the common history has expired
+    except IcechunkError:  # another run has continued it, or the common history has expired
         return None
     return left if outcome == "merged" else None
 
 
 def _count_large_logs(repo: Repository, branch: str, base: str) -> int:
-    """Return the number of staged commits that changed so many chunks that a merge needs much memory."""
+    """Count the staged commits with so many changed chunks that a merge would need too much memory."""
     logs = takewhile(lambda info: info.id != base, repo.ancestry(branch=branch))
     sizes = [repo.storage.size_of(f"{TRANSACTIONS}/{info.id}") for info in logs]
     return sum(size > _MAX_COPIED_BYTES for size in sizes)
@@ -475,7 +475,7 @@ def _get_host() -> str:
 
 
 def _get_start_time(process: int) -> str | None:
-    """Return the start time of a local process as text; None if the process does not exist."""
+    """Return the start time of a local process as text. Return None if the process does not exist."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -485,5 +485,5 @@ def _get_start_time(process: int) -> str | None:
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
-        return "0"  # on other systems than Linux, only the process id is compared
+        return "0"  # on systems other than Linux, only the process id is compared
     return text.rpartition(")")[2].split()[19]

@@ -35,37 +35,37 @@ from icefloe.session import ForkSession, Session
 
 _FILES_PER_TASK = 256
 METADATA = "icefloe_ingest"
-"""The key of the commit metadata that describes an ingest."""
+"""The commit metadata key for information about an ingest."""
 
 
 Moves = Mapping[str, Sequence[tuple[int, int, int]]]
-"""See `icefloe.ingest.combine.grid.find_moves`."""
+"""Moved ranges of existing cells. See `icefloe.ingest.combine.grid.find_moves`."""
 
 
 def make_batch_id(group: str, sources: Sequence[IngestSource]) -> str:
-    """Return the id of a batch, a hash of its sources and its target group."""
+    """Return the id of a batch: a hash of its sources and its target group."""
     identity = [group, *sorted([each.url, *each.version] for each in sources)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """The files that a batch added to a group on the staging branch, with their regions and blocks."""
+    """The files of one batch that were staged in a group, with their regions and blocks."""
 
     stored: StoredGroup
-    """The group in the snapshot of the commit. Later commits may move its cells."""
+    """The group at the snapshot of the commit. Later commits may move its cells."""
     sources: Sequence[IngestSource]
-    """The sources of pieces, by number."""
+    """The sources of pieces, by source number."""
     boxes: Sequence[Mapping[str, tuple[int, int]]]
     blocks: Sequence[Block]
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of one batch on the staging branch."""
+    """A commit on the staging branch that contains one batch."""
 
     staged: tuple[StagedFiles, ...]
-    """The files of each group."""
+    """The staged files, by group."""
     designs: tuple[Design, ...]
     ledger: Ledger
 
@@ -77,10 +77,10 @@ def commit_batch(
     options: Options,
     executor: Executor,
 ) -> Commit | None:
-    """Write a batch of files and commit it on the staging branch, all groups together.
+    """Write a batch of files, and commit all of its groups together on the staging branch.
 
-    Return None without writing anything if the tip of the branch is no longer the snapshot that the arrays
-    were designed for. Raise ProblemsError if files turn out to be unreadable.
+    Return None without writing anything if the branch tip is not the snapshot that the arrays were designed
+    for. Raise ProblemsError if files turn out to be unreadable.
     """
     ledger = designs[0].combined.state.ledger
     windows = []
@@ -123,7 +123,7 @@ def write_designs(
     executor: Executor,
     windows: Sequence[Windows | None],
 ) -> list[Collected]:
-    """Write the designed arrays of a batch into a session, group by group, without committing.
+    """Write the arrays of a batch into a session without committing. Groups are written one after another.
 
     With windows, tasks write the manifests of large arrays. Return the statistics of the written chunks.
     """
@@ -131,7 +131,7 @@ def write_designs(
         _create_or_resize_arrays(session, design, options.layout.codec)
     fork = session.fork()
     results = WriteResults()
-    # Manifests written by tasks come first, because later writes may overwrite some of their references.
+    # Receipts of reference tasks are merged first, because later writes may overwrite some references.
     referrals = [
         task
         for design, parted in zip(designs, windows, strict=True)
@@ -251,7 +251,7 @@ def _make_reference_tasks(
 def _find_missing_axes(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return, for each variable of a file, the axes of the target array that the variable lacks."""
+    """Return, for each variable of a file, the axes of the target array that it lacks."""
     own = {each.name: each.own_dims for each in file.variables if each.own_dims != dims.get(each.name)}
     return {
         name: tuple(axis for axis, dim in enumerate(dims[name]) if dim not in own[name])
@@ -261,7 +261,7 @@ def _find_missing_axes(
 
 
 def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
-    """Write coordinates as a whole, unless they have not changed."""
+    """Write whole coordinate arrays, except those that have not changed."""
     existing = designed.combined.state.existing
     known = existing.targets if existing is not None else {}
     with ignore_warnings():
@@ -288,7 +288,7 @@ def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
 
 
 def _write_groups_without_data(session: Session, group: str, files: Sequence[FileSchema]) -> None:
-    """Create groups that have no arrays in the files, each with the attributes of the first file."""
+    """Create the groups without arrays, with the attributes from the first file that has each group."""
     done: set[str] = set()
     with ignore_warnings():
         for path, attrs in (each for file in files for each in file.groups_without_data.items()):
@@ -306,8 +306,9 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _update_rows(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
-    """Return the rows of the ledger after a batch: existing rows, moved if necessary, and rows for the files
-    of a group."""
+    """Return the ledger rows after a batch: existing rows, which may have moved, and rows for the
+    new files.
+    """
     combined, group = designed.combined, designed.combined.state.below
     mine = {file.source.url for file in combined.files}
     moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
@@ -341,7 +342,7 @@ def _update_rows(rows: Sequence[LedgerRow], batch: str, designed: Design) -> lis
 
 
 def _get_mode(referred: set[str], designed: Design) -> str:
-    """Return the mode for a ledger row: `native`, `virtual` or `hybrid`."""
+    """Return the mode of a file for its ledger row: `native`, `virtual` or `hybrid`."""
     if not referred:
         return "native"
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"
@@ -365,7 +366,7 @@ def _find_added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
 
 
 def _move_row(row: LedgerRow, moves: Moves, added: Mapping[str, tuple[int, int]]) -> LedgerRow:
-    """Return a ledger row with its new region, if cells moved because others were inserted before them."""
+    """Return a ledger row with its new region, which changes if cells were inserted before it."""
     where = {dim: span for dim, span in added.items() if dim not in row.box}
     for dim, (start, stop) in row.box.items():
         first, last = (_get_offset(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))

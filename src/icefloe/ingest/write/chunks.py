@@ -1,4 +1,6 @@
-"""Write blocks of arrays from their sources: tasks that may run twice, and the functions that run them."""
+"""Write blocks of arrays from their sources. The tasks are idempotent, because an executor may run them
+twice.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,15 @@ from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
 _MIN_REUSED_CHUNKS = 16
-"""The number of chunks that must fit into a task's memory for the task to reuse chunk buffers."""
+"""The number of chunks that must fit into a task's memory before the task reuses chunk buffers."""
 _PART_BYTES = 4 << 20
-"""The size of the parts in which a file is read, unless its chunks are larger. Small buffers can be
-reused."""
+"""The size in bytes of the parts in which a file is read, unless its chunks are larger. Small buffers can be
+reused.
+"""
 _DECODED_BYTES = 8
-"""The size of a cell while it is decoded."""
+"""The size in bytes of a cell while it is being decoded."""
 _MIN_SLABS = 2
-"""The minimum number of slabs in which values are decoded."""
+"""The minimum number of slabs into which values are split for decoding."""
 _NUMBERS = frozenset("iuf")
 _MOMENT_S = 0.5
 _conventions: Any = xr.conventions
@@ -61,7 +64,7 @@ _conventions: Any = xr.conventions
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """A task that writes chunks: blocks of arrays from their sources."""
+    """An executor task that writes blocks of arrays from their sources."""
 
     fork: ForkSession
     group: str
@@ -70,29 +73,29 @@ class WriteTask:
     sources: Mapping[int, IngestSource | StoredGroup]
     reading: ReadOptions
     copied: frozenset[tuple[int, str]]
-    """The source number and name of each variable whose stored values are copied without decoding."""
+    """The source number and name of each variable that is copied without decoding its stored values."""
     spills: Mapping[str, ArraySpill]
-    """The spilled arrays among the targets."""
+    """The target arrays that are spilled."""
     numbers: range
-    """The numbers of the blocks within their spill, if the task spills them."""
+    """The block numbers within the spill, if the task spills its blocks."""
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of a task that writes chunks: its receipt, and the files that it could not read."""
+    """The result of a write task: its receipt, and the files that it could not read."""
 
     receipt: bytes | None
-    """None if the task only spilled data."""
+    """The encoded changes; None if the task only spilled data."""
     bad: Mapping[int, str]
-    """The sources that could not be read, by number, with the reason. Their blocks were not written."""
+    """The unreadable sources by number, with the reason. Their blocks were not written."""
     statistics: tuple[Collected, ...] = ()
     """Statistics of the written chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBlocks:
-    """The planned blocks of a group whose chunks are written, with everything that tasks need."""
+    """The blocks to write in one group, with everything that tasks need."""
 
     fork: ForkSession
     group: str
@@ -104,9 +107,9 @@ class GroupBlocks:
     memory_bytes: int
 
     def write_tasks(self) -> Iterator[WriteTask]:
-        """Yield tasks that write chunks.
+        """Yield the tasks that write chunks.
 
-        Blocks of spilled arrays are read from the spill instead of the sources.
+        The blocks of spilled arrays are read from the spill instead of the sources.
         """
         plan = self.plan
         for task in plan.tasks:
@@ -118,8 +121,8 @@ class GroupBlocks:
             )
 
     def spill_tasks(self) -> Iterator[WriteTask]:
-        """Yield tasks that read and spill the blocks of one array each before chunks are written, numbered
-        from 0.
+        """Yield the tasks that read and spill blocks, numbered from 0 per array. Each task spills
+        one array.
         """
         plan = self.plan
         first: dict[str, int] = {}
@@ -150,9 +153,7 @@ class GroupBlocks:
 
 
 class WriteResults:
-    """The collected results of tasks that write chunks: receipts, statistics, and files that could not be
-    read.
-    """
+    """The collected results of write tasks: receipts, statistics, and files that could not be read."""
 
     def __init__(self) -> None:
         self.receipts: list[bytes] = []
@@ -160,7 +161,7 @@ class WriteResults:
         self.bad: dict[str, BadFile] = {}
 
     def run(self, executor: Executor, task: Task[Any, TaskResult], items: Sequence[Any]) -> None:
-        """Run tasks that write chunks on an executor, and collect their results."""
+        """Run tasks on an executor, and collect their results."""
         if not items:
             return
         for item, result in zip(items, executor.map(task, items), strict=True):
@@ -173,7 +174,7 @@ class WriteResults:
 
 
 def write_groups(groups: Sequence[GroupBlocks], executor: Executor, results: WriteResults) -> None:
-    """Write the chunks of some groups: run the spilling tasks, and then the writing tasks."""
+    """Write the chunks of some groups: run the spill tasks first, then the write tasks."""
     try:
         spilling = [task for group in groups for task in group.spill_tasks()]
         results.run(executor, Task(spill_blocks, "parts spilled", thread_safe=False), spilling)
@@ -195,7 +196,7 @@ class _ReadError(Exception):
 
 
 def write_blocks(task: WriteTask) -> TaskResult:
-    """Write the chunks of a task's blocks through a fork of the session. Return a receipt."""
+    """Write the blocks of a task through a fork of the session, and return a receipt."""
     bad: dict[int, str] = {}
     collector = Collector(task.fork)
     with _Sources(task) as sources, ignore_warnings():
@@ -232,14 +233,15 @@ def write_blocks(task: WriteTask) -> TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class _OpenArray:
-    """A target array that is opened for writing."""
+    """A target array that is open for writing."""
 
     path: str
     zarr: Any
     grid: Grid
     encoder: ChunkEncoder | None
-    """The encoder of whole chunks. None if zarr encodes, which uploads several chunks concurrently to remote
-    storage."""
+    """The encoder for whole chunks. None if zarr encodes them, so that several chunks are uploaded to remote
+    storage concurrently.
+    """
 
     @classmethod
     def open(cls, task: WriteTask, name: str) -> _OpenArray:
@@ -256,8 +258,9 @@ class _OpenArray:
     def write_whole_chunks(
         self, fork: ForkSession, box: tuple[slice, ...], data: Any, collector: Collector
     ) -> bool:
-        """Write a block of whole chunks. Return False if the block has partial chunks, or if zarr must encode
-        it."""
+        """Write a block of whole chunks. Return False if the block contains partial chunks, or if zarr must
+        encode it.
+        """
         encoder, workspace = self.encoder, fork._workspace
         if encoder is None or data.dtype != encoder.room.dtype or not data.size:
             return False
@@ -281,14 +284,14 @@ class _OpenArray:
 
 
 def _wait_for(gone: weakref.ref[Any]) -> None:
-    """Wait until a block is freed, because zarr's event loop keeps a reference for a moment."""
+    """Wait until a block is freed, because zarr's event loop briefly keeps a reference to it."""
     until = time.monotonic() + _MOMENT_S
     while gone() is not None and time.monotonic() < until:
         time.sleep(_MOMENT_S / 1000)
 
 
 def spill_blocks(task: WriteTask) -> TaskResult:
-    """Read and spill the blocks of a task before their chunks are written. They belong to one array."""
+    """Read the blocks of a task, which belong to one array, and spill them."""
     bad: dict[int, str] = {}
     storage = task.fork._workspace.assets.storage.for_temporary_objects()
     with _Sources(task) as sources, ignore_warnings():
@@ -305,13 +308,13 @@ def spill_blocks(task: WriteTask) -> TaskResult:
 
 
 class _Sources:
-    """The sources of a task. They are opened on demand, and some stay open."""
+    """The sources of a task. They are opened on demand, and a limited number stays open."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
         self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
         self._hdf5: dict[int, Any] = {}
-        """The groups of open HDF5 files, None for other sources."""
+        """The open HDF5 group of each source by number; None for sources that h5py does not read."""
         self._used: set[int] = set()
 
     def __enter__(self) -> _Sources:
@@ -322,8 +325,9 @@ class _Sources:
             stack.close()
 
     def read_stored(self, block: Block) -> Any:
-        """Read a block from a stored array without decoding. Return None unless the block is a box of a
-        single array."""
+        """Read a block from a stored array without decoding. Return None unless the block is a single box of
+        that array.
+        """
         pieces = block.pieces
         number = int(pieces.source[0]) if len(pieces) == 1 else EXISTING
         source = self._task.sources.get(number)
@@ -340,7 +344,7 @@ class _Sources:
             return np.asarray(array[tuple(key[axis] for axis in range(array.ndim))])
 
     def read(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
-        """Read a box of a variable, encoded like the target array."""
+        """Read a box of a variable, encoded for the target array."""
         with self._report_errors(number, target):
             found = self._read(number, target, key)
         if found.dtype == object and target.dtype != "string":  # the engine reported another type
@@ -368,7 +372,7 @@ class _Sources:
             return read_into(data, piece, self._hdf5[number], target.name, raw)
 
     def split(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
-        """Split a piece into parts that fit into the memory of the task."""
+        """Split a piece into parts that fit into the task's memory."""
         number = int(piece.source[0])
         copied = (number, target.name) in self._task.copied
         with self._report_errors(number, target):
@@ -377,14 +381,14 @@ class _Sources:
         return piece.split(unit, min(_PART_BYTES, compute_part_bytes(self._task.memory_bytes)) // cell)
 
     def find_changed(self) -> dict[int, str]:
-        """Return the sources that changed while they were read, by number, with the reason."""
+        """Return the sources that changed while they were being read, by number, with the reason."""
         found = {}
         for number in self._used:
             source = self._task.sources[number]
             try:
                 if (
                     not isinstance(source, StoredGroup) and not source.is_remote
-                ):  # a copy of the file was read
+                ):  # remote files were downloaded before reading
                     check_unchanged(source, {})
             except (OSError, ValueError) as error:
                 found[number] = explain(error)
@@ -402,7 +406,7 @@ class _Sources:
         return encode_for_target(shown[box].load(), target)
 
     def _reencode(self, raw: xr.Variable, target: Target) -> Any:
-        """Decode and encode numbers in small slabs, because decoding makes several copies."""
+        """Decode and re-encode numbers in small slabs, because decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)
         cells = max(1, compute_part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _MIN_SLABS)
@@ -434,7 +438,7 @@ class _Sources:
 
 
 def encode_for_target(values: xr.Variable, target: Target) -> Any:
-    """Encode decoded values for the chunks of the target array."""
+    """Encode decoded values for the target array."""
     if target.dtype == "string":
         if not is_text(values):
             raise _make_type_error(target)
@@ -483,7 +487,7 @@ def _format(target: Target) -> str:
 def _assemble_block(
     block: Block, target: Target, sources: _Sources, room: NDArray[np.uint8] | None = None
 ) -> Any:
-    """Assemble a block from its pieces, in the buffer `room` if it is large enough."""
+    """Assemble a block from its pieces. The buffer `room` is used if it is large enough."""
     if (stored := sources.read_stored(block)) is not None:
         return stored
     dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
@@ -510,18 +514,14 @@ def _assemble_block(
 
 
 def read_piece(piece: Pieces, variable: xr.Variable) -> Any:
-    """Read one piece of a block whose chunks are written, with the dimensions in the order of the target
-    array.
-    """
+    """Read one piece of a block, with the dimensions in the order of the target array."""
     key = _make_key(piece)
     box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
     return _arrange_axes(piece, variable[box].values)
 
 
 def get_source_chunks(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
-    """Return the chunk shape of a variable in its source, in the order of the target array whose chunks are
-    written.
-    """
+    """Return the source chunk shape of a variable, in the dimension order of the target array."""
     chunks = variable.encoding.get("chunksizes") or variable.encoding.get("chunks")
     if chunks is None or variable.encoding.get("contiguous", False):
         chunks = (1,) * variable.ndim
@@ -529,7 +529,7 @@ def get_source_chunks(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
 
 
 def _make_key(piece: Pieces) -> dict[int, slice]:
-    """Return the slices of the source that a piece selects, by axis."""
+    """Return the slice that a piece selects along each axis of the source."""
     spans = zip(piece.axes[0].tolist(), piece.source_starts[0].tolist(), piece.shape[0].tolist(), strict=True)
     return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
 

@@ -1,8 +1,8 @@
-"""Read variables of HDF5 files directly into the block of a task, without xarray.
+"""Read HDF5 variables directly into the block of a task, bypassing xarray.
 
-xarray and netCDF4 return each part of a variable in a new buffer, which is then copied into the block. h5py
-decodes a chunk and stores its cells where they belong. This is possible for numbers whose stored form does
-not change. For everything else, and if h5py fails, the caller reads through xarray.
+xarray and netCDF4 return each part of a variable in a new buffer, which must then be copied into the block.
+h5py decodes a chunk directly into place. This works for numbers whose stored form does not change. In all
+other cases, and if h5py fails, the caller reads through xarray.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _NUMBERS: Final = frozenset("iuf")
 
 @contextmanager
 def open_hdf5_group(source: IngestSource | StoredGroup, reading: ReadOptions) -> Iterator[Any]:
-    """Open the selected group of an HDF5 file with h5py. Yield None for other sources, and if engine options
-    say how to read the file."""
+    """Open the selected group of an HDF5 file with h5py. Yield None for other sources, or if engine options
+    are set.
+    """
     with ExitStack() as stack:
         yield _open_group(source, reading, stack) if _is_file(source) and is_plain(reading) else None
 
@@ -45,13 +46,13 @@ def _open_group(source: IngestSource, reading: ReadOptions, stack: ExitStack) ->
         file = stack.enter_context(h5py.File(path, "r"))
         return file[reading.for_source(source).group or "/"]
     except (OSError, KeyError):
-        return None  # the engine reads the file, or reports what is wrong
+        return None  # the engine reads the file, or reports the error
 
 
 def read_into(data: Any, piece: Pieces, group: Any, name: str, variable: xr.Variable) -> bool:
     """Read one piece of a variable into a block. Return False if the variable must be read through xarray.
 
-    `variable` describes the stored values as the engine of the file sees them.
+    `variable` describes the stored values as the xarray engine presents them.
     """
     axes, order = piece.axes[0].tolist(), range(data.ndim)
     if group is None or not data.ndim or axes != list(order) or data.dtype.kind not in _NUMBERS:

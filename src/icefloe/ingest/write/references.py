@@ -1,4 +1,4 @@
-"""Write references to chunks of files. These tasks run in a virtual or hybrid ingest."""
+"""Write references to the chunks of files, in the tasks of a virtual or hybrid ingest."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from icefloe.session import ForkSession
 from icefloe.virtual.write import Placed, write_placed
 
 _FILES_AT_ONCE = 64
-"""The number of files whose references are set at once."""
+"""The number of files whose references are written in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferencedFile:
-    """A file for which an ingest writes references: its variables and its region."""
+    """A file to reference: its variables, and the region that it fills."""
 
     number: int
     source: IngestSource
     names: tuple[str, ...]
     box: Mapping[str, tuple[int, int]]
     lacking: Mapping[str, tuple[int, ...]]
-    """The axes of each target array that the variable of the file lacks."""
+    """For each variable, the axes of the target array that it lacks."""
     spilled: SpillRange | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """A task for an executor: write references to chunks of files."""
+    """An executor task that writes references to the chunks of files."""
 
     fork: ForkSession
     group: str
     files: tuple[ReferencedFile, ...]
     reading: ReadOptions
     dims: Mapping[str, tuple[str, ...]]
-    """The dimensions of each array."""
+    """The dimension names of each array."""
     chunks: Mapping[str, tuple[int, ...]]
     """The chunk shape of each array."""
     windows: Mapping[str, tuple[range, ...]]
-    """The region of the chunk grid, for arrays whose manifests the task writes."""
+    """The region of the chunk grid for each array whose manifests the task writes."""
 
     @property
     def sources(self) -> dict[int, IngestSource]:
-        """The sources by number of a task that writes references."""
+        """The sources of the task, by number."""
         return {file.number: file.source for file in self.files}
 
 
 def write_references(task: ReferenceTask) -> TaskResult:
-    """Write the references of a task through a fork of the session. Return a receipt."""
+    """Write the references of a task through a fork of the session, and return a receipt."""
     bad: dict[int, str] = {}
     for start in range(0, len(task.files), _FILES_AT_ONCE):
         bad |= _set_references(task.files[start : start + _FILES_AT_ONCE], task)
@@ -66,7 +66,7 @@ def write_references(task: ReferenceTask) -> TaskResult:
 
 
 def _set_references(files: Sequence[ReferencedFile], task: ReferenceTask) -> dict[int, str]:
-    """Set the references of all files, array by array. Return the unreadable files with the reason."""
+    """Write the references of all files, array by array. Return the unreadable files with the reasons."""
     spilled = read_spilled(
         (each.spilled for each in files if each.spilled), task.fork._workspace.assets.storage
     )
