@@ -17,7 +17,7 @@ from icefloe.derive.arrays import StoredArray, get_array
 from tests.support.derive_history import History, open_here
 
 SEEDS = range(int(os.environ.get("ICEFLOE_DERIVATIONS", "1")))
-STEPS = int(os.environ.get("ICEFLOE_DERIVATION_STEPS", "4"))
+STEPS = int(os.environ.get("ICEFLOE_DERIVATION_STEPS", "2"))
 DECODING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar")
 PATHS = {"t2m_daily": "/t2m_daily/t2m_daily", "series": "/s/t2m"}
 Chunks = dict[tuple[int, ...], Any]

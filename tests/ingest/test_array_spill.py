@@ -39,6 +39,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 VALUES = np.random.default_rng(1).random((64, 33, 32))
 SERIES = {"time": -1, "lat": 4, "lon": 4}
+OBJECTS_BYTES = 1 << 17
+"""An allowance for Python objects, such as references to blocks: a plan counts the bytes of arrays."""
 
 
 def maps(folder: Path, values: Any = VALUES, **options: Any) -> Repository:
@@ -245,8 +247,9 @@ print(report.memory_bytes)
         command = [sys.executable, "-c", job, repo.storage.describe()["path"]]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         *held, stated = map(int, done.stdout.split())
-        if max(held) <= stated:
+        if max(held) <= stated + OBJECTS_BYTES:
             break
 
     assert len(held) > 4
-    assert max(held) <= stated <= 24 << 20
+    assert max(held) <= stated + OBJECTS_BYTES
+    assert stated <= 24 << 20

@@ -17,7 +17,7 @@ import icefloe
 from tests.support.derive import OUTPUTS, derive, field, make_repository, stored_values, write_recipe
 from tests.support.virtual.files import aged
 
-STEPS = int(os.environ.get("ICEFLOE_DERIVATION_STEPS", "2"))
+STEPS = int(os.environ.get("ICEFLOE_DERIVATION_STEPS", "1"))
 OpenRepository = Callable[[str], Any]
 """Open a repository at a path: the writer of a step."""
 
