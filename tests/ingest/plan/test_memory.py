@@ -92,7 +92,7 @@ def test_tasks_stay_within_their_memory(tmp_path: Path, chunks: tuple[int, ...] 
     checks = (Check("source"), Check("range", "a", low=0, high=1000))
     options = make_options(chunks={"time": 4, "y": 50}, memory_bytes=MEMORY_BYTES, checks=checks)
 
-    # Tracing also counts modules that a task loads and threads of other tests: the lowest of three peaks counts.
+    # Tracing also counts modules that a task loads, and threads of other tests: the lowest peak counts.
     for attempt in range(3):
         folder = tmp_path / str(attempt)
         folder.mkdir()
