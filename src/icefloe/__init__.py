@@ -1,7 +1,7 @@
 """Transactional, version-controlled storage for Zarr arrays in the Icechunk format, in pure Python.
 
-The public names are listed in `__init__.pyi`. `import icefloe` is fast: a name is imported from its module
-when it is first used.
+The public names are listed in `__init__.pyi`. Names are imported from their modules on first use, so that
+`import icefloe` is fast.
 """
 
 from icefloe._internal.lazy import attach_stub

@@ -1,4 +1,4 @@
-"""The names of the official package's native module, looked up in icefloe's modules."""
+"""The official package's native module by name, with its names looked up in icefloe's modules."""
 
 from __future__ import annotations
 

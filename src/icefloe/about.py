@@ -1,4 +1,4 @@
-"""The versions of icefloe, of the format, and of the packages that icefloe uses."""
+"""The versions of icefloe, of the Icechunk format, and of the packages that icefloe uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEBUG_PACKAGES = ("zarr", "numcodecs", "xarray", "virtualizarr", "obstore", "nu
 
 
 def spec_version() -> SpecVersion:
-    """Return the version of the Icechunk format that new repositories have.
+    """Return the Icechunk format version of new repositories.
 
     Returns
     -------
@@ -23,7 +23,7 @@ def spec_version() -> SpecVersion:
 
 
 def supported_spec_versions() -> list[SpecVersion]:
-    """Return the versions of the Icechunk format that icefloe reads and writes, newest first.
+    """Return the Icechunk format versions that icefloe reads and writes, newest first.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def supported_spec_versions() -> list[SpecVersion]:
 
 
 def user_agent() -> str:
-    """Return the name and version of icefloe that it writes into files and sends with requests.
+    """Return icefloe's name and version, as written to files and sent with requests.
 
     Returns
     -------

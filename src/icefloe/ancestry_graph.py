@@ -1,4 +1,4 @@
-"""The history of a repository as a drawing: one lane per branch, newest snapshot on top.
+"""Draw the history of a repository as a graph, with one lane per branch and the newest snapshot on top.
 
 A merge has two parents here: the snapshot it was committed on, and the tip that its metadata names as merged.
 """
@@ -19,13 +19,15 @@ _MESSAGE_LENGTH = 60
 _COLOURS = ("#2E86C1", "#D35400", "#27AE60", "#8E44AD", "#C0392B", "#16A085", "#B7950B", "#7F8C8D")
 _TAG_COLOUR = "#5D6D7E"
 _MAX_COLUMNS = 100
-"""The maximum number of lanes side by side. More lanes cannot be followed by eye, and take quadratic time."""
+"""The maximum number of lanes side by side. More lanes are hard to follow by eye and take quadratic time to
+draw.
+"""
 _ROW_PX, _LANE_PX, _MARGIN_PX, _LETTER_PX = 28, 20, 16, 8
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCommit:
-    """A commit in the graph of a repository's ancestry, with its branches and tags."""
+    """A commit in an ancestry graph, with its branches and tags."""
 
     id: str
     parent_id: str | None
@@ -38,7 +40,7 @@ class GraphCommit:
 
     @property
     def title(self) -> str:
-        """The first line of the commit message for the ancestry graph, shortened and escaped."""
+        """The first line of the commit message, shortened and escaped."""
         line = escape_control(self.message.partition("\n")[0].rstrip())
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
@@ -52,13 +54,13 @@ class GraphShapes:
     lines: tuple[tuple[str, str], ...]
     """SVG path data and the colour of each line."""
     dots: tuple[tuple[int, int, str], ...]
-    """The centre and the colour of each commit."""
+    """The centre and colour of each commit's dot."""
     row_px: int = _ROW_PX
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AncestryGraph:
-    """The ancestry of a repository as a graph: `print` draws it as text, notebooks show it as an image."""
+    """The ancestry of a repository as a graph, which `print` draws as text and notebooks show as an image."""
 
     commits: tuple[GraphCommit, ...]
     """Snapshots, newest first, each before its parent."""
@@ -114,7 +116,7 @@ class AncestryGraph:
             yield active
 
     def _draw_cells(self, row: int, own: _Lane, active: Mapping[int, _Lane], width: int) -> str:
-        """Draw one row of lanes: the lane of the snapshot, lanes that pass it, and lanes that join it."""
+        """Draw one row of lanes: the snapshot's own lane, lanes that pass it, and lanes that join it."""
         last = max((each.column for each in active.values() if row in (each.joins, each.merge)), default=-1)
         line_colour = active[last].colour if last >= 0 else ""
         cells = []
@@ -149,9 +151,9 @@ class AncestryGraph:
         return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
 
     def shapes(self) -> GraphShapes:
-        """Return the lines and dots of the ancestry graph, without text.
+        """Return the lines and dots of the graph, without text.
 
-        Each commit takes a row of `row_px` pixels.
+        Each commit takes up a row of `row_px` pixels.
 
         Returns
         -------
@@ -171,7 +173,7 @@ class AncestryGraph:
         )
 
     def _repr_svg_(self) -> str:
-        """Return the history graph as SVG, for notebooks."""
+        """Return the graph as SVG, for notebooks."""
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         text_x = _MARGIN_PX + _LANE_PX * (1 + max((lane.column for lane in self._lanes), default=0))
         shapes = [_svg_lane(lane, lane_of) for lane in self._lanes]
@@ -222,15 +224,16 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A chain of snapshots, each the parent of the previous one: their rows, and the row that the chain
-    joins."""
+    """A chain of snapshots, each the parent of the previous one: their rows, and the row where the chain
+    joins another.
+    """
 
     rows: tuple[int, ...]
     joins: int | None
 
 
 def _assign_lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
-    """Assign columns to chains and merges: the leftmost free column to the right of the lanes they join."""
+    """Assign chains and merges to columns: the leftmost free column to the right of the lanes they join."""
     chains = list(_split_into_chains(commits))
     chain_of = {row: number for number, chain in enumerate(chains) for row in chain.rows}
     extended, lines = _find_merges(commits, chains, chain_of)
@@ -249,7 +252,7 @@ def _assign_lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
 
 
 def _split_into_chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
-    """Split the history into chains: main first, then other branches by name, then tips without a name."""
+    """Split the history into chains: main first, then other branches by name, then unnamed tips."""
     row_of = {commit.id: row for row, commit in enumerate(commits)}
     parents = {commit.parent_id for commit in commits}
     tips = [row for row, commit in enumerate(commits) if commit.branches or commit.id not in parents]
@@ -286,7 +289,7 @@ def _find_merges(
 
 
 class _Columns:
-    """The columns of the drawing, and the rows in which each is in use."""
+    """The columns of the drawing, and the rows in which each column is in use."""
 
     def __init__(self) -> None:
         self._used: list[list[tuple[int, int]]] = []
@@ -294,7 +297,7 @@ class _Columns:
     def take(self, first: int, start: int, end: int) -> int:
         """Reserve the leftmost column, at or after `first`, that is free from row `start` to row `end`.
 
-        Lanes that do not fit into the drawing share one more column.
+        Lanes that do not fit into the drawing share one extra column.
         """
         candidates = range(first, len(self._used))
         column = next((each for each in candidates if self._is_free(each, start, end)), len(self._used))
@@ -316,7 +319,7 @@ def _make_lane_key(commit: GraphCommit) -> tuple[bool, bool, tuple[str, ...], in
 
 
 def _sort_newest_first(commits: Mapping[str, GraphCommit]) -> Iterator[GraphCommit]:
-    """Sort commits by time, but every commit after all its children, because clocks may differ."""
+    """Sort commits by time, but place each commit after all of its children, because clocks may differ."""
     above = {
         commit.id: {commit.parent_id or "", *commit.merged_ids} & commits.keys()
         for commit in commits.values()
@@ -371,7 +374,7 @@ def _svg_path(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
 
 
 def _svg_bend(start: int, end: int, y: int) -> str:
-    """Return the SVG curve from one column to another, which ends at `y`, one row further down."""
+    """Return the SVG curve from one column to another that ends at `y`, one row further down."""
     bend = y - _ROW_PX // 2
     return f"C {_get_x(start)} {bend}, {_get_x(end)} {bend}, {_get_x(end)} {y}"
 

@@ -1,4 +1,4 @@
-"""Checks of the labels of an append: their order, and whether the stored coordinate can represent them."""
+"""Check the labels of an append: their order, and that the stored coordinate can represent them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 _CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
 _FIRST_GREGORIAN_YEAR: Final = 1583
-"""The first whole year in which the standard and the proleptic calendar agree."""
+"""The first whole year in which the standard and proleptic Gregorian calendars agree."""
 _STANDARD: Final = ("standard", "gregorian", "proleptic_gregorian")
 
 
@@ -23,7 +23,7 @@ def make_misfit_error(text: str) -> InvalidInputError:
 
 
 def check_order(ds: xr.Dataset, dim: str) -> None:
-    """Raise an error unless the labels of a dataset along a dimension are strictly ascending."""
+    """Raise an error unless a dataset's labels along a dimension are strictly ascending."""
     if dim not in ds.indexes:
         return
     labels = ds.indexes[dim]
@@ -37,7 +37,9 @@ def check_order(ds: xr.Dataset, dim: str) -> None:
 
 
 def to_numpy_times(ds: xr.Dataset, dim: str) -> xr.Dataset:
-    """Convert labels of cftime in the standard calendar to numpy, as which xarray reads them again."""
+    """Convert cftime labels in the standard calendar to numpy times, because xarray reads them back as
+    such.
+    """
     labels = ds.indexes.get(dim)
     if not isinstance(labels, xr.CFTimeIndex) or not len(labels) or labels.calendar not in _STANDARD:
         return ds
@@ -47,7 +49,7 @@ def to_numpy_times(ds: xr.Dataset, dim: str) -> xr.Dataset:
 
 
 def check_coding(ds: xr.Dataset, stored: xr.Dataset, dim: str) -> None:
-    """Raise an error if the stored coordinate of a dimension cannot represent the labels of a dataset."""
+    """Raise an error if a dimension's stored coordinate cannot represent the labels of a dataset."""
     if dim not in ds.coords or dim not in stored.coords:
         return
     known, own = stored.variables[dim], ds.variables[dim]
@@ -74,7 +76,7 @@ def check_coding(ds: xr.Dataset, stored: xr.Dataset, dim: str) -> None:
 
 
 def _check_calendar(own: xr.Variable, known: xr.Variable, dim: str) -> None:
-    """Raise an error if times have another calendar than the stored times."""
+    """Raise an error if times use a different calendar from the stored times."""
     mine, theirs = (get_calendar(each) for each in (own, known))
     if mine is None or theirs is None or mine == theirs or {mine, theirs} <= set(_STANDARD):
         return
@@ -82,7 +84,7 @@ def _check_calendar(own: xr.Variable, known: xr.Variable, dim: str) -> None:
 
 
 def get_calendar(times: xr.Variable) -> str | None:
-    """Return the calendar of times; None for other values."""
+    """Return the calendar of times, or None for other values."""
     try:
         return str(xr.DataArray(times).dt.calendar)
     except (AttributeError, TypeError):

@@ -1,7 +1,7 @@
-"""Checks of protected branches, and the permission to import the Python modules that they name.
+"""Checks for protected branches, and the permission to import the Python modules that they name.
 
-Checks are stored in a repository, which may be hostile. SQL only reads the snapshot that it checks. A Python
-function is imported only if the user of this process has allowed its module.
+Checks are stored in a repository, which may be hostile. SQL checks can only read the snapshot being checked.
+A Python function is imported only if the user of this process has allowed its module.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from icefloe.errors import ErrorKind, FormatError, Hint, IcechunkError, InvalidI
 __all__ = ["BranchCheck", "CheckFailedError", "allow_check_modules"]
 
 MAX_CHECKS: Final = 100
-"""The number of checks that a branch can have."""
+"""The maximum number of checks on a branch."""
 MAX_CHARACTERS: Final = 10_000
-"""The length of a SQL check."""
+"""The maximum length of a SQL check."""
 _EVALUATOR: Final = "icefloe.query.local.checks"
-"""The module that evaluates checks. SQL is in a higher layer than repositories, so it is imported by name on
-first use, as `icefloe` imports its public names."""
+"""The module that evaluates checks. SQL belongs to a higher layer than repositories, so the module is
+imported by name on first use, as `icefloe` imports its public names.
+"""
 
 _allowed: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class BranchCheck:
-    """A check that each new tip of a protected branch has to pass."""
+    """A check that each new tip of a protected branch must pass."""
 
     kind: Literal["sql", "python"]
     """The language of the check."""
@@ -38,22 +39,22 @@ class BranchCheck:
 
 
 class CheckFailedError(IcechunkError):
-    """Error raised when a commit to a protected branch fails a check. The branch did not move.
+    """Raised when a commit to a protected branch fails a check. The branch did not move.
 
     Parameters
     ----------
     branch
         The protected branch.
     snapshot_id
-        The snapshot that was rejected, which no branch points to.
+        The id of the rejected snapshot, which no branch points to.
     check
-        The check.
+        The failed check.
     reason
-        A phrase that tells why the check failed.
+        A phrase that says why the check failed.
     rows
         The first offending rows, by column name.
     is_tip
-        True if the snapshot is the current tip of the branch, which does not pass a new check.
+        True if it was the current tip of the branch that failed a newly added check.
     """
 
     def __init__(
@@ -82,10 +83,10 @@ class CheckFailedError(IcechunkError):
 
 
 def allow_check_modules(*modules: str) -> None:
-    """Allow Python modules for the checks of protected branches, in this process.
+    """Allow the checks of protected branches to import Python modules, in this process.
 
-    A repository only names the functions that check its branches. They are imported if their module, or a
-    package that contains it, was allowed.
+    A repository only stores the names of the functions that check its branches. A function is imported only
+    if its module, or a package that contains it, has been allowed.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def allow_check_modules(*modules: str) -> None:
 
 @contextmanager
 def modules_allowed(modules: Sequence[str]) -> Iterator[None]:
-    """Allow modules for the checks of branches until the end of the context."""
+    """Allow branch checks to import Python modules until the end of the context."""
     before = set(_allowed)
     allow_check_modules(*modules)
     try:
@@ -111,7 +112,7 @@ def modules_allowed(modules: Sequence[str]) -> Iterator[None]:
 
 
 def require_allowed(branch: str, checks: Sequence[BranchCheck]) -> None:
-    """Raise an error unless the user has allowed the modules of all Python checks of a branch."""
+    """Raise an error unless the modules of all Python checks on a branch have been allowed."""
     for check in checks:
         module = check.text.partition(":")[0]
         if check.kind == "python" and not any(
@@ -125,7 +126,7 @@ def require_allowed(branch: str, checks: Sequence[BranchCheck]) -> None:
 
 
 def name_function(function: str | Callable[..., Any]) -> str:
-    """Return the name under which the function of a check is stored, `module:function`."""
+    """Return the name, `module:function`, under which a check function is stored."""
     if not isinstance(function, str):
         function = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
     module, _, name = function.partition(":")
@@ -139,7 +140,7 @@ def name_function(function: str | Callable[..., Any]) -> str:
 
 
 def validate_queries(texts: Sequence[str]) -> None:
-    """Raise an error if a SQL check of a branch is invalid."""
+    """Raise an error if a SQL check is invalid."""
     if isinstance(texts, str):
         raise _make_error("expected a list of queries, not a string")
     if len(texts) > MAX_CHECKS:
@@ -157,7 +158,7 @@ def validate_functions(names: Sequence[str]) -> None:
 
 
 def decode_checks(branch: str, stored: object) -> tuple[BranchCheck, ...]:
-    """Decode the checks of a branch from the metadata of a repository."""
+    """Decode the checks of a branch from repository metadata."""
     found = []
     if isinstance(stored, list) and len(stored) <= MAX_CHECKS:
         for each in stored:
@@ -175,7 +176,7 @@ def decode_checks(branch: str, stored: object) -> tuple[BranchCheck, ...]:
 
 
 def run_checks(branch: str, checks: Sequence[BranchCheck], session: Any, *, is_tip: bool = False) -> None:
-    """Check the snapshot of a read-only session; raise CheckFailedError if a check of a branch fails."""
+    """Run the checks of a branch on a read-only session's snapshot. Raise CheckFailedError if one fails."""
     evaluator = import_module(_EVALUATOR)
     for check in checks:
         failure = evaluator.find_failure(check, session)

@@ -1,7 +1,7 @@
-"""The CF conventions: times such as `days since 2000-01-01` in some calendar, and fill values.
+"""CF conventions: times such as `days since 2000-01-01` in any calendar, and fill values.
 
-Times are converted in whole microseconds and numpy columns. cftime creates one Python object per time,
-and xarray needs cftime for most calendars.
+Times are converted to whole microseconds in numpy arrays. xarray uses cftime for most calendars, which is
+slow because it creates one Python object per time.
 """
 
 from __future__ import annotations
@@ -76,23 +76,23 @@ class TimeCoding:
 
     unit_ns: int
     start_us: int
-    """Start in microseconds since 1970-01-01 of the same calendar."""
+    """The reference time in microseconds since 1970-01-01 in the same calendar."""
     calendar: str
 
     @property
     def has_timestamps(self) -> bool:
-        """True if the calendar equals the Gregorian calendar for dates from 1582 on."""
+        """True if the calendar matches the Gregorian calendar for dates from 1582 on."""
         return self.calendar in (_STANDARD, _PROLEPTIC)
 
     def is_timestamp(self, microseconds: Numbers) -> bool:
-        """Return whether CF times in microseconds since 1970 are all valid timestamps for Spark."""
+        """Return True if CF times, in microseconds since 1970, are all valid Spark timestamps."""
         if self.calendar == _PROLEPTIC:
             return True
         first = _FIRST_GREGORIAN_DAY * _DAY_US
         return self.has_timestamps and bool((microseconds >= first).all())
 
     def microseconds(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Decode CF times to microseconds since 1970-01-01 in their calendar. Finer parts are rounded."""
+        """Decode CF times to microseconds since 1970-01-01 in their calendar. Finer fractions are rounded."""
         if numbers.dtype.kind in "iu":
             whole = numbers.astype(np.int64)
             if self.unit_ns >= 1000:
@@ -102,8 +102,8 @@ class TimeCoding:
         return np.asarray(np.rint(safe).astype(np.int64) + np.int64(self.start_us), np.int64)
 
     def can_decode(self, numbers: Numbers) -> NDArray[np.bool_]:
-        """Return a mask of the CF times that microseconds can represent: not NaN, nor before the year -290000
-        or after 294000.
+        """Return a mask of the CF times that microseconds can represent: not NaN, and between the years
+        -290000 and 294000.
         """
         if numbers.dtype.kind == "f":
             with np.errstate(over="ignore", invalid="ignore"):
@@ -114,8 +114,8 @@ class TimeCoding:
         return np.asarray((numbers >= max(low, fits.min)) & (numbers <= min(high, fits.max)))
 
     def numbers(self, microseconds: Numbers, dtype: np.dtype[Any]) -> Numbers:
-        """Encode microseconds since 1970-01-01 as CF times; raise ValueError if an integer cannot represent a
-        time exactly.
+        """Encode microseconds since 1970-01-01 as CF times. Raise ValueError if an integer type cannot
+        represent them exactly.
         """
         since = microseconds.astype(np.int64) - np.int64(self.start_us)
         if dtype.kind == "f":
@@ -128,23 +128,23 @@ class TimeCoding:
         return np.asarray(since // step, dtype)
 
     def convert(self, numbers: Numbers, missing: NDArray[np.bool_], other: TimeCoding) -> Numbers | None:
-        """Convert CF times to another unit or reference time in the same calendar, and the same data type.
+        """Convert CF times to another unit or reference time in the same calendar and data type.
 
         Parameters
         ----------
         numbers
-            Times in this coding, integers or floats.
+            Times in this encoding, as integers or floats.
         missing
-            Mask of the numbers that mean "no time". They are not converted.
+            A mask of the numbers that stand for a missing time. They are not converted.
         other
-            The coding to convert to.
+            The encoding to convert to.
 
         Returns
         -------
         numpy.ndarray or None
-            None if the calendars differ, a unit is finer than a microsecond, a date is before year 1, where
-            calendars disagree, or a number cannot hold a time: exactly as an integer, to a millisecond as
-            a float.
+            None if the calendars differ, a unit is finer than a microsecond, a date is before year 1 (where
+            calendars disagree), or the data type cannot represent a time. Integers must be exact, floats
+            accurate to a millisecond.
         """
         starts = (each.start_us for each in (self, other))
         first = _count_days(1, 1, 1, self.calendar) * _DAY_US
@@ -166,15 +166,17 @@ class TimeCoding:
         return np.where(missing, numbers, rounded).astype(numbers.dtype)
 
     def dates(self, microseconds: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the year, month and day of times in microseconds since 1970-01-01 of the CF calendar."""
+        """Return the year, month and day of times given in microseconds since 1970-01-01 in the CF
+        calendar.
+        """
         return _to_dates(np.floor_divide(microseconds.astype(np.int64), _DAY_US), self.calendar)
 
     def start_of_day(self, year: int, month: int, day: int) -> int:
-        """Return the microseconds from 1970-01-01 to the beginning of a day of the CF calendar."""
+        """Return the start of a day in the CF calendar, in microseconds since 1970-01-01."""
         return _count_days(year, month, day, self.calendar) * _DAY_US
 
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
-        """Format times of any CF calendar as text, such as 2000-02-30T00:00:00, all with the same width."""
+        """Format times of any CF calendar as text of fixed width, such as 2000-02-30T00:00:00."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)
         year, month, day = _to_dates(days, self.calendar)
         seconds, micro = np.divmod(rest, 10**6)
@@ -191,7 +193,9 @@ class TimeCoding:
 
 
 def parse_time_coding(units: object, calendar: object) -> TimeCoding | None:
-    """Parse the CF attributes `units` and `calendar`; None if they describe no supported time encoding."""
+    """Parse the CF attributes `units` and `calendar`. Return None if they describe no supported time
+    encoding.
+    """
     match = _UNITS.fullmatch(units) if isinstance(units, str) else None
     unit_ns = _NANOSECONDS.get(match[1].lower()) if match else None
     name = _NAMES.get(str(calendar or "").lower())
@@ -210,14 +214,16 @@ def parse_time_coding(units: object, calendar: object) -> TimeCoding | None:
 
 
 def encode_fill_value(value: float) -> str:
-    """Encode a float as the CF attribute `_FillValue` of Zarr version 3, as xarray does: its eight bytes
-    in base64.
+    """Encode a float as a CF `_FillValue` attribute in Zarr version 3, as xarray does: its eight bytes in
+    base64.
     """
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
 
 
 def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Decode a CF attribute that declares a missing value; None if the stored type has no such value."""
+    """Decode a CF attribute that declares a missing value. Return None if the stored type cannot represent
+    it.
+    """
     if dtype.kind in "UT":
         return str(value)
     if dtype.kind == "f" and isinstance(value, str):
@@ -232,9 +238,7 @@ def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def get_fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
-    """Return the stored values that the CF attributes `_FillValue` and `missing_value` declare missing,
-    except NaN.
-    """
+    """Return the stored values that `_FillValue` and `missing_value` declare as missing, except NaN."""
     given = [attributes.get(key) for key in ("_FillValue", "missing_value")]
     listed = [each if isinstance(each, Sequence) and not isinstance(each, str) else [each] for each in given]
     found = [decode_fill_value(each, dtype) for values in listed for each in values if each is not None]
@@ -242,7 +246,7 @@ def get_fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list
 
 
 def unpack_numbers(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Unpack numbers with the CF attributes `scale_factor` and `add_offset`, with NaN for missing values."""
+    """Unpack numbers using the CF attributes `scale_factor` and `add_offset`, with NaN for missing values."""
     found = values.astype("f8")
     for missing in get_fill_values(attributes, values.dtype):
         found[values == missing] = np.nan
@@ -257,11 +261,11 @@ NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class ValueCoding:
-    """The CF coding of an array: how stored values become values, and which of them are missing."""
+    """The CF encoding of an array: how stored values are decoded, and which of them are missing."""
 
     stored: np.dtype[Any]
     view_as: np.dtype[Any] | None = None
-    """Type to view the stored bits as: signed, unsigned or boolean."""
+    """The type as which stored bits are viewed: signed, unsigned or boolean."""
     fills: tuple[Any, ...] = ()
     scale: float | None = None
     offset: float | None = None
@@ -269,12 +273,12 @@ class ValueCoding:
 
     @property
     def effective(self) -> np.dtype[Any]:
-        """The data type of stored values after the CF attribute `_Unsigned` is applied."""
+        """The data type of the stored values after the CF attribute `_Unsigned` is applied."""
         return self.view_as or self.stored
 
     @property
     def is_scaled(self) -> bool:
-        """True if CF attributes scale the values with a factor or an offset, so that they are doubles."""
+        """True if CF attributes scale or offset the values, so that decoded values are doubles."""
         return self.scale is not None or self.offset is not None
 
     def view(self, raw: NDArray[Any]) -> NDArray[Any]:
@@ -284,7 +288,7 @@ class ValueCoding:
         return raw.astype(np.bool_) if self.view_as.kind == "b" else raw.view(self.view_as)
 
     def find_missing(self, viewed: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return a mask of the values that CF attributes declare missing; None if there are none."""
+        """Return a mask of the values that CF attributes declare as missing, or None if there are none."""
         missing: NDArray[np.bool_] | None = None
         if viewed.dtype.kind in "fc":
             missing = np.isnan(viewed)
@@ -308,7 +312,7 @@ class ValueCoding:
 
 
 def find_value_coding(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> ValueCoding:
-    """Find the CF coding of an array from its data type and attributes, as xarray does."""
+    """Determine the CF encoding of an array from its data type and attributes, as xarray does."""
     view_as = _find_view(stored, attributes)
     effective = view_as or stored
     fills = tuple(get_fill_values(attributes, stored))
@@ -328,8 +332,7 @@ def find_value_coding(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> V
 
 
 def is_elapsed(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> bool:
-    """Return whether an array of integers contains durations, which xarray marks with the CF attribute
-    `dtype`."""
+    """Return True if an integer array contains durations, which xarray marks with the attribute `dtype`."""
     span = attributes.get("dtype")
     marked = dtype.kind == "i" and isinstance(span, str) and span.startswith("timedelta64")
     return marked and parse_time_coding(attributes.get("units"), attributes.get("calendar")) is None
@@ -353,16 +356,15 @@ def _to_number(value: Any) -> float | None:
 
 
 def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Return whether a coordinate contains latitudes, by its CF standard name, otherwise by its units or its
-    name.
+    """Return True if a coordinate contains latitudes, judging by its CF standard name, its units or its name.
 
-    Only the standard name distinguishes rotated grids.
+    Only the standard name tells rotated grids apart.
     """
     return _is_named(name, attributes, _LATITUDE, _NORTH)
 
 
 def is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Return whether a coordinate contains longitudes by CF rules; see `is_latitude`."""
+    """Return True if a coordinate contains longitudes; see `is_latitude`."""
     return _is_named(name, attributes, _LONGITUDE, _EAST)
 
 
@@ -410,20 +412,20 @@ def _parse_zone_seconds(zone: str | None) -> int:
 
 
 def _count_days(year: int, month: int, day: int, calendar: str) -> int:
-    """Count the days since 1970-01-01 of a calendar."""
+    """Return the number of days between 1970-01-01 and dates in a calendar."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
         return int((year - 1970) * before[-1] + before[month - 1] + day - 1)
     if calendar == "julian" or (calendar == _STANDARD and (year, month, day) < (1582, 10, 15)):
         y, m = year + 4800 - (month <= 2), (month + 9) % 12
         return day + (153 * m + 2) // 5 + 365 * y + y // 4 - 32083 - _JULIAN_DAY_OF_1970
-    # By eras of 400 years: numpy parses years of four digits only.
+    # Convert in eras of 400 years, because numpy only parses four-digit years.
     y, m = year - (month <= 2), (month + 9) % 12
     return (153 * m + 2) // 5 + day - 1 + 365 * y + y // 4 - y // 100 + y // 400 - 719468
 
 
 def _to_dates(days: NDArray[np.int64], calendar: str) -> tuple[Numbers, Numbers, Numbers]:
-    """Convert days since 1970-01-01 of a calendar to years, months and days."""
+    """Convert days since 1970-01-01 to years, months and days of a calendar."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
         years, rest = np.divmod(days, int(before[-1]))
@@ -457,7 +459,7 @@ def _to_julian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers
 
 
 def _format_digits(values: Numbers, width: int, after: str) -> list[Numbers]:
-    """Format numbers with a fixed number of digits, as one column of character codes per digit and one for
+    """Format numbers with a fixed number of digits, as columns of character codes: one per digit and one for
     the separator.
     """
     columns = [values // 10**place % 10 + ord("0") for place in range(width - 1, -1, -1)]

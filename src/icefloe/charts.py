@@ -1,6 +1,6 @@
-"""Numbers as pictures: perceptually uniform colour maps, RGBA arrays, PNG files, and curves.
+"""Draw numbers as pictures: perceptually uniform colour maps, RGBA arrays, PNG files, and curves.
 
-Only numpy is needed. `icefloe plot`, HTML representations and web pages share them.
+This module only requires numpy. It is shared by `icefloe plot`, HTML representations and web pages.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ COLOUR_MAPS: Final = {
     "magma": "000004140e363b0f70641a808c2981b73779de4968f7705cfe9f6dfecf92fcfdbf",
     "RdBu_r": "0530612166ac4393c392c5ded1e5f0f7f7f7fddbc7f4a582d6604db2182b67001f",
 }
-"""Colour maps by the names that matplotlib gives them: evenly spaced colours as hexadecimal digits."""
+"""Colour maps by their matplotlib names, as evenly spaced colours in hexadecimal digits."""
 _TWO_SIDED = 0.1
-"""The colours diverge at zero if the smaller side has at least this share of the length of the
-larger side.
+"""Use a diverging colour map if the range on the smaller side of zero is at least this fraction of the larger
+side.
 """
 _MISSING: Final = (0, 0, 0, 0)
-"""Cells without a value are transparent."""
+"""The colour of cells without a value: transparent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The colour scale of a chart or picture: blue to red around zero if both signs occur, otherwise
-    viridis.
-    """
+    """A colour scale: diverging from blue to red around zero if both signs occur, otherwise viridis."""
 
     low: float
     high: float
@@ -43,16 +41,14 @@ class Scale:
 
     @staticmethod
     def of(low: float, high: float) -> Scale:
-        """Choose the colour scale of a chart or picture for values between two bounds."""
+        """Choose a colour scale for values between two bounds."""
         most = max(-low, high)
         if low < 0 < high and min(-low, high) > _TWO_SIDED * most:
             return Scale(-most, most, "RdBu_r", _get_stops("RdBu_r"))
         return Scale(low, high, "viridis", _get_stops("viridis"))
 
     def colour(self, value: float) -> tuple[float, ...] | None:
-        """Interpolate the colour of a value on the scale of a chart or picture; None if the value is
-        missing.
-        """
+        """Interpolate the colour of a value. Return None if the value is missing."""
         if math.isnan(value):
             return None
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
@@ -62,10 +58,9 @@ class Scale:
         )
 
     def rgba(self, values: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the RGBA colours of an array for a chart or picture, with a last axis of red, green, blue
-        and opacity.
+        """Return the RGBA colours of an array, with red, green, blue and opacity along a new last axis.
 
-        Missing values are transparent, and values outside of the scale have the colour of its end.
+        Missing values are transparent, and values outside the scale get the colour at its nearest end.
         """
         numbers = np.asarray(values, "f8")
         is_missing = np.isnan(numbers)
@@ -84,12 +79,12 @@ class Scale:
 
 @cache
 def _get_stops(name: str) -> NDArray[np.float64]:
-    """Return the colours of a map as rows of red, green and blue."""
+    """Return the colours of a colour map as rows of red, green and blue."""
     return np.frombuffer(bytes.fromhex(COLOUR_MAPS[name]), np.uint8).reshape(-1, 3).astype("f8")
 
 
 def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """Choose round numbers between two bounds as evenly spaced ticks of a chart.
+    """Choose round, evenly spaced numbers between two bounds as axis ticks.
 
     Parameters
     ----------
@@ -116,8 +111,8 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """A line chart as parts of an SVG drawing: `path` data, and ticks as positions in pixels with their
-    texts.
+    """A line chart as the parts of an SVG drawing: `path` data, and ticks with positions in pixels and
+    labels.
     """
 
     width: int
@@ -126,26 +121,26 @@ class LineChart:
     path: str
     ticks: tuple[tuple[float, str], ...]
     labels: tuple[tuple[float, str, str], ...]
-    """Position, text and `text-anchor` of labels below the curve."""
+    """The position, text and `text-anchor` of each label below the curve."""
     mark: tuple[float, float] | None
 
 
 _CHART_PX: Final = (900, 230, 70, 26)
-"""Width, height, and the margins at the left and below."""
+"""The width, the height, and the left and bottom margins of a chart."""
 _MAX_POINTS: Final = 2000
 
 
 def draw_line(values: ArrayLike, labels: Sequence[str], mark: int | None = None) -> LineChart:
-    """Draw numbers as a line chart. Missing values interrupt the line.
+    """Draw numbers as a line chart. Missing values leave gaps in the line.
 
     Parameters
     ----------
     values
         The numbers.
     labels
-        One text for each number, or the first, middle and last one.
+        A label for each number, or only for the first, middle and last one.
     mark
-        The number to mark.
+        The index of a number to mark.
 
     Returns
     -------

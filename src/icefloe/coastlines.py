@@ -1,7 +1,7 @@
-"""Coastlines of the world, and their position on a grid of latitudes and longitudes.
+"""Coastlines of the world, and their positions on a latitude-longitude grid.
 
-A polyline is an array of shape (n, 2) with a longitude and a latitude in degrees per point. Consecutive
-points never jump from one side of the date line to the other; a longitude can therefore exceed 180.
+A polyline is an array of shape (n, 2) with the longitude and latitude of each point in degrees. Consecutive
+points never jump across the date line, so longitudes can exceed 180.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Polyline = NDArray[np.float64]
 
 _FULL_TURN = 360.0
 _MARGIN = 1e-6
-"""Tolerance for coordinates that were rounded, in degrees."""
+"""The tolerance for rounded coordinates, in degrees."""
 
 
 @cache
 def load_coastlines() -> tuple[Polyline, ...]:
-    """Decode the vendored coastlines (1:110 million).
+    """Load the bundled coastlines (1:110 million).
 
     Returns
     -------
     tuple of arrays
-        Polylines with longitudes and latitudes in degrees. Lakes count as coast.
+        Polylines with longitudes and latitudes in degrees, including lake shores.
     """
     topology = json.loads(files("icefloe").joinpath("data", "land-110m.json").read_bytes())
     lines = tuple(line for ring in _join_rings(topology) for line in _cut_at_date_line(ring))
@@ -61,12 +61,12 @@ def select_coastlines(west: float, east: float) -> list[Polyline]:
 
 
 def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
-    """Return the longitudes of a map with coastlines without the jump at the date line or at Greenwich.
+    """Return the longitudes of a map without the jump at the date line or at Greenwich.
 
     Parameters
     ----------
     longitudes : array of shape (n,)
-        Degrees east, ascending or descending. They can start again once: 350, 355, 0, 5.
+        Degrees east, ascending or descending. They may wrap around once: 350, 355, 0, 5.
 
     Returns
     -------
@@ -81,34 +81,33 @@ def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
 
 
 def check_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
-    """Return the latitudes of a map with coastlines; None if they are not strictly monotonic from -90 to
-    90 degrees.
+    """Return latitudes unchanged, or None if they are not strictly monotonic or not within -90 to 90
+    degrees.
     """
     found = _is_monotonic(_to_finite(latitudes))
     return found if found is not None and np.abs(found).max() <= 90 + _MARGIN else None
 
 
 def find_cell_edges(centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Find the edges of map cells, to draw coastlines: halfway between cells, and as far outside the first
-    and last one.
-    """
+    """Return the edges of map cells: halfway between neighbouring centres, and extrapolated at both ends."""
     between = (centres[1:] + centres[:-1]) / 2
     return np.concatenate([[2 * centres[0] - between[0]], between, [2 * centres[-1] - between[-1]]])
 
 
 def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
-    """Project the coastlines onto a grid of latitudes and longitudes, counted in cells.
+    """Project the coastlines onto a latitude-longitude grid, in units of cells.
 
     Parameters
     ----------
     latitudes, longitudes : array
-        Centres of the cells, at least two each, as `check_latitudes` and `unwrapped_longitudes` return them.
+        The cell centres, at least two along each axis, as returned by `check_latitudes` and
+        `unwrapped_longitudes`.
 
     Returns
     -------
     list of arrays
         Polylines of shape (n, 2) with a row and a column per point. Cell `i` extends from `i` to `i + 1`.
-        Points outside of the grid have positions below 0 or above the number of cells.
+        Points outside the grid have positions below 0 or above the number of cells.
     """
     rows, columns = find_cell_edges(latitudes), find_cell_edges(longitudes)
     return [
@@ -120,12 +119,12 @@ def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
 def rasterize(
     lines: Iterable[Polyline], scale: tuple[float, float], shape: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Draw coastlines into a raster of map cells.
+    """Draw polylines such as coastlines into a raster of pixels.
 
     Parameters
     ----------
     lines : iterable of arrays
-        Polylines of rows and columns, which can leave the raster.
+        Polylines of rows and columns, which may extend beyond the raster.
     scale : tuple of float
         Number of pixels per row and per column.
     shape : tuple of int
@@ -157,12 +156,12 @@ def _join_rings(topology: Any) -> Iterator[Polyline]:
 
 
 def _get_arc(arcs: Sequence[Polyline], number: int) -> Polyline:
-    """Look up an arc. A complemented (negative) number means the arc in reverse."""
+    """Look up an arc by number. A complemented (negative) number means the reversed arc."""
     return arcs[number] if number >= 0 else arcs[~number][::-1]
 
 
 def _cut_at_date_line(ring: Polyline) -> Iterator[Polyline]:
-    """Continue a ring beyond the date line, and cut it where it follows that line, which is not a coast."""
+    """Unwrap a ring at the date line, and cut it where it follows that line, which is not a coast."""
     on_line = np.abs(np.abs(ring[:, 0]) - 180) < _MARGIN
     cuts = np.flatnonzero(on_line[1:] & on_line[:-1]) + 1
     for part in np.split(ring, cuts):
@@ -171,7 +170,7 @@ def _cut_at_date_line(ring: Polyline) -> Iterator[Polyline]:
 
 
 def _to_finite(values: Any) -> NDArray[np.float64]:
-    """Return numbers as floats; an empty array if one of them is not finite."""
+    """Convert numbers to floats. Return an empty array if any of them is not finite."""
     found = np.asarray(values)
     if found.ndim != 1 or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
         return np.empty(0)
@@ -184,7 +183,7 @@ def _is_monotonic(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
 
 
 def _locate_in_grid(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the fractional cell index of each value; the outermost cells extend beyond the grid."""
+    """Return the fractional cell index of each value, extrapolated beyond the outermost cells."""
     cells = np.arange(len(edges), dtype=float)
     if edges[-1] < edges[0]:
         edges, cells = edges[::-1], cells[::-1]

@@ -20,7 +20,7 @@ from icefloe.config import display
 __all__ = ["OFFICIAL_VERSION", "install_as_icechunk"]
 
 OFFICIAL_VERSION = "2.3.0"
-"""The release of the official package whose API icefloe has, and the value of `icechunk.__version__`."""
+"""The release of the official package whose API icefloe provides, and the value of `icechunk.__version__`."""
 
 _OFFICIAL = "icechunk"
 _PACKAGE = "icefloe"
@@ -29,12 +29,11 @@ _FOR_WORKERS = str(Path(__file__).parent / "_standing_in")
 
 
 def install_as_icechunk() -> None:
-    """Make `import icechunk` return icefloe in this process and its child processes, for compatibility.
+    """Make `import icechunk` return icefloe in this process and its child processes.
 
-    Call it before anything imports `icechunk`. Reprs then also contain the name `icechunk`. Child processes
-    that inherit the environment, for example of multiprocessing, dask or Spark in local mode, find a package
-    of that name first on their PYTHONPATH. On a cluster, set PYTHONPATH for the workers, or call this
-    function there.
+    Call it before anything imports `icechunk`. Reprs then also use the name `icechunk`. Child processes that
+    inherit the environment, such as those of multiprocessing, dask or local Spark, find a package with that
+    name first on their PYTHONPATH. On a cluster, set PYTHONPATH for the workers, or call this function there.
 
     Raises
     ------
@@ -52,7 +51,7 @@ def install_as_icechunk() -> None:
     if not isinstance(loaded, _Facade):
         sys.modules[_OFFICIAL] = _make_facade()
     if _FOR_WORKERS not in sys.path:
-        sys.path.insert(0, _FOR_WORKERS)  # multiprocessing passes on this list, not PYTHONPATH
+        sys.path.insert(0, _FOR_WORKERS)  # multiprocessing passes this list to its workers, not PYTHONPATH
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if _FOR_WORKERS not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_WORKERS, *filter(None, paths)])
@@ -64,7 +63,7 @@ def _is_ours(module: ModuleType) -> bool:
 
 
 class _Facade(ModuleType):
-    """A module named icechunk with the attributes of icefloe, except the version."""
+    """A module named icechunk that has icefloe's attributes, except for the version."""
 
     __version__ = OFFICIAL_VERSION
 
@@ -85,7 +84,7 @@ def _make_facade() -> ModuleType:
 
 
 class _Finder(DistributionFinder):
-    """A finder for `icechunk` and its submodules, and for the metadata of its distribution."""
+    """An import finder for `icechunk` and its submodules, and for its distribution metadata."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -106,7 +105,7 @@ class _Finder(DistributionFinder):
 
 
 class _Alias(Loader):
-    """A loader that returns a module of icefloe under another name, and keeps its attributes."""
+    """A loader that returns an icefloe module under another name, and keeps the module's own spec."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
@@ -122,7 +121,7 @@ class _Alias(Loader):
 
 
 class _Described(Distribution):
-    """The metadata of the official distribution: its name and version."""
+    """The official distribution's metadata: its name and version."""
 
     def read_text(self, filename: str) -> str | None:
         if filename != "METADATA":

@@ -1,4 +1,4 @@
-"""Conflicts between the changes of two writers: their types, conflict solvers, and the results of merges."""
+"""Conflicts between the changes of two writers: conflict types, conflict solvers and merge results."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ __all__ = [
 ]
 
 MergeStrategy: TypeAlias = Literal["fail", "ours", "theirs"]
-"""The side that wins where both changed the same data: neither (the merge fails), the target branch, or the
-source.
+"""Which side wins where both changed the same data: neither (the merge fails), the target branch ("ours"), or
+the source ("theirs").
 """
 
 MergeOutcome: TypeAlias = Literal["up-to-date", "fast-forward", "merged", "conflicts"]
-"""The effect of a merge: none, a moved branch, a new snapshot, or a stop because of conflicts."""
+"""The outcome of a merge: nothing to do, a moved branch, a new snapshot, or a stop because of conflicts."""
 
 MAX_SHOWN: Final = 20
-"""The number of conflicts that reprs list; the others are counted."""
+"""The number of conflicts listed in reprs. The remaining ones are only counted."""
 MAX_COMPARED: Final = 10
-"""The number of conflicting chunks whose values are read and compared."""
+"""The maximum number of conflicting chunks whose values are read and compared."""
 _IN_ERRORS: Final = 3
 
 
 class ConflictType(IntEnum):
-    """The ways in which our change and theirs can conflict.
+    """The kinds of conflicts between our changes and theirs.
 
-    Ours are the changes of the session that is rebased; theirs were committed in the meantime. Only icefloe
-    detects the last ten types; the official library accepts such changes.
+    "Ours" are the changes of the session being rebased, and "theirs" were committed in the meantime. Only
+    icefloe detects the last ten types. The official library accepts such changes.
     """
 
     NewNodeConflictsWithExistingNode = 1
     """Both sides created a node at the same path."""
     NewNodeInInvalidGroup = 2
-    """One side created a node inside an array of the other side. The path is the path of the array."""
+    """One side created a node inside an array of the other side. The conflict's path is that of the array."""
     ZarrMetadataDoubleUpdate = 3
     """Both sides changed the metadata of the same node."""
     ZarrMetadataUpdateOfDeletedArray = 4
@@ -121,18 +121,18 @@ class ChunkColumn(Protocol):
     def __getitem__(self, row: int) -> Any: ...
 
     def tolist(self) -> Any:
-        """Convert the column of conflicting chunks to a list."""
+        """Convert the column to a list."""
 
 
 class VersionSelection(IntEnum):
-    """The side of a conflict whose version is kept: ours or theirs."""
+    """Which side of a conflict is kept: ours or theirs."""
 
     Fail = 0
     """Neither: the rebase fails."""
     UseOurs = 1
-    """The version of the session that is rebased."""
+    """Keep the version of the session being rebased."""
     UseTheirs = 2
-    """The version that was committed in the meantime."""
+    """Keep the version that was committed in the meantime."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -144,7 +144,7 @@ class VersionSelection(IntEnum):
 
 
 class Conflict(Shown):
-    """A conflict: a change of ours that is incompatible with a change of theirs.
+    """A conflict: a change of ours that is incompatible with one of theirs.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class Conflict(Shown):
 
     @property
     def path(self) -> str:
-        """The path of the node in conflict. Empty if the conflict does not concern a single node."""
+        """The path of the conflicting node. Empty if the conflict does not concern a single node."""
         return self._path
 
     @property
@@ -227,15 +227,15 @@ class Conflict(Shown):
 
 
 class ConflictSolver:
-    """A policy that resolves conflicts in a rebase. This base class resolves none; subclasses override
+    """A policy that resolves conflicts during a rebase. This base class resolves none; subclasses override
     `choose`.
     """
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """Choose whose version of a conflicting change to keep.
+        """Choose which version of a conflicting change to keep.
 
-        Ours can be kept in a ChunkDoubleUpdate, a DeleteOfUpdatedArray and a DeleteOfUpdatedGroup, theirs in
-        a ChunkDoubleUpdate. All other conflicts make the rebase fail, for any choice.
+        Our version can be kept for ChunkDoubleUpdate, DeleteOfUpdatedArray and DeleteOfUpdatedGroup, and
+        theirs for ChunkDoubleUpdate. All other conflicts make the rebase fail, whatever is chosen.
 
         Parameters
         ----------
@@ -251,17 +251,16 @@ class ConflictSolver:
 
 
 class ConflictDetector(ConflictSolver):
-    """A conflict solver that solves nothing: any conflict makes the rebase fail."""
+    """A conflict solver that resolves nothing, so that any conflict makes the rebase fail."""
 
 
 class BasicConflictSolver(ConflictSolver):
-    """A solver for conflicts with fixed rules for chunks that both sides wrote, and for deletions of updated
-    nodes.
+    """A conflict solver with fixed rules for chunks that both sides wrote and for deletions of updated nodes.
 
     Parameters
     ----------
     on_chunk_conflict
-        The version to keep of chunks that both sides wrote.
+        Which version to keep of chunks that both sides wrote.
     fail_on_delete_of_updated_array
         Fail if we deleted an array that they changed, instead of deleting it.
     fail_on_delete_of_updated_group
@@ -290,18 +289,18 @@ class BasicConflictSolver(ConflictSolver):
 
 
 class AppendConflictError(RebaseFailedError):
-    """Error raised when appended rows cannot be combined with the rows of another writer.
+    """Raised when appended rows cannot be combined with those of another writer.
 
     Parameters
     ----------
     snapshot
-        The id of the snapshot with the rows of the other writer.
+        The id of the snapshot that contains the other writer's rows.
     path
         The path of the array.
     dim
-        The dimension along which both appended.
+        The dimension along which both writers appended.
     reason
-        What is wrong.
+        Why the rows cannot be combined.
     """
 
     def __init__(self, snapshot: str, path: str, dim: str, reason: str) -> None:
@@ -315,11 +314,12 @@ class AppendConflictError(RebaseFailedError):
 
 @dataclass(frozen=True, slots=True)
 class DifferingCell(Report):
-    """A cell of a conflicting chunk with both of its values, as text."""
+    """A cell of a conflicting chunk, with both values as text."""
 
     where: str
-    """The labels of the cell, as in `time=2024-03-01, x[3]`. Dimensions without a coordinate have element
-    numbers in brackets."""
+    """The labels of the cell, such as `time=2024-03-01, x[3]`. Dimensions without a coordinate have an index
+    in brackets.
+    """
     ours: str
     """The value on the target branch, unpacked, with times as dates; `missing` for NaN or the fill value."""
     theirs: str
@@ -332,17 +332,16 @@ class DifferingCell(Report):
 
 @dataclass(frozen=True, slots=True)
 class ChunkDetails(Report):
-    """The details of a conflicting chunk: its location in coordinate labels, and how its two
-    versions differ."""
+    """Details of a conflicting chunk: where it lies in coordinate labels, and how its two versions differ."""
 
     where: str
-    """Labels of the first and the last element per dimension, as in `time=2024-03-01..2024-03-10, x[0:5]`.
-    Dimensions without a coordinate have element numbers in brackets.
+    """The labels of the first and last element along each dimension, such as `time=2024-03-01..2024-03-10,
+    x[0:5]`. Dimensions without a coordinate have indices in brackets.
     """
     their_where: str | None = None
     """The labels in the source of the merge, if they differ."""
     num_cells: int | None = None
-    """The number of cells of the chunk that both sides have; None if values were not compared."""
+    """The number of the chunk's cells that both sides have; None if values were not compared."""
     num_differing: int | None = None
     """The number of cells that differ; None if values were not compared."""
     num_missing_on_one_side: int | None = None
@@ -354,9 +353,9 @@ class ChunkDetails(Report):
     units: str = ""
     """The units of the array, if it has any."""
     problem: str | None = None
-    """The reason why the values could not be compared."""
+    """Why the values could not be compared."""
     hint: Hint | None = None
-    """The remedy that makes the values comparable."""
+    """How to make the values comparable."""
     cells: tuple[DifferingCell, ...] = ()
     """The cells with the largest differences, up to three."""
 
@@ -383,7 +382,7 @@ class ChunkDetails(Report):
 
 @dataclass(frozen=True, slots=True)
 class MergeConflict(Report):
-    """One conflict of a merge: a row of the table of merge conflicts."""
+    """One merge conflict, as a row in the table of conflicts."""
 
     path: str
     """The path of the node."""
@@ -413,14 +412,14 @@ class ConflictGroup:
         return 1 if self.chunks is None else len(self.chunks)
 
     def rows(self) -> Iterator[MergeConflict]:
-        """Yield one row of the conflict table per chunk, or one for the node."""
+        """Yield one conflict per chunk, or a single one for the node."""
         places = [None] if self.chunks is None else [tuple(row) for row in self.chunks.tolist()]
         for place, ours, theirs in zip(places, self.ours(), self.theirs(), strict=True):
             yield MergeConflict(self.path, place, self.kind, ours, theirs)
 
 
 class MergeConflicts(Sequence[MergeConflict]):
-    """The table of conflicts of a merge: a sequence of rows that can also be read by column.
+    """The conflicts of a merge as a table: a sequence of rows that can also be read by column.
 
     Parameters
     ----------
@@ -439,7 +438,9 @@ class MergeConflicts(Sequence[MergeConflict]):
         return self._rows
 
     def __getstate__(self) -> dict[str, Any]:
-        """Replace the groups, which refer to the repository, with rows and the details in reprs."""
+        """Replace the groups, which refer to the repository, with plain rows and the details shown in
+        reprs.
+        """
         self.details()
         return {"_groups": (), "_rows": self._all(), "_details": self._details}
 
@@ -465,8 +466,8 @@ class MergeConflicts(Sequence[MergeConflict]):
     ) -> list[ChunkDetails | None]:
         """Describe the chunks of the first conflicts by coordinate labels, and compare their values.
 
-        The values are read by this call, because a merge does not need them. If they cannot be read,
-        `problem` says why: virtual chunks, for example, may be in a container that is not authorized.
+        A merge does not need the values, so they are only read by this call. If they cannot be read,
+        `problem` says why. Virtual chunks, for example, may be in a container that is not authorized.
 
         Parameters
         ----------
@@ -490,19 +491,19 @@ class MergeConflicts(Sequence[MergeConflict]):
         return [self._details.get(key, self._details.get((key[0], not key[1]))) for key in keys]
 
     def columns(self) -> dict[str, list[object]]:
-        """Return the table of merge conflicts by column, in the form that pandas and pyarrow accept.
+        """Return the conflicts as columns, in the form that pandas and pyarrow accept.
 
         Returns
         -------
         dict
-            The values of each column by its name.
+            The values of each column, by column name.
         """
         names = ("path", "chunk", "kind", "ours", "theirs")
         return {name: [getattr(row, name) for row in self] for name in names}
 
 
 def describe_place(row: MergeConflict, details: ChunkDetails | None) -> str:
-    """Describe one merge conflict in a printable line: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
+    """Describe a merge conflict on one printable line: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
     if details is None:
         return escape_control(f"{row.path}: {str(row.kind).lower()}")
     return f"{escape_control(row.path.strip('/'))}{' at ' if details.where else ': '}{details}"
@@ -516,18 +517,18 @@ def _describe(group: ConflictGroup, row: int, *, with_values: bool) -> ChunkDeta
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MergeResult(Report, Shown):
-    """The result of a merge, or of its dry run, with the conflicts that it found."""
+    """The result of a merge or of its dry run, with the conflicts found."""
 
     outcome: MergeOutcome
-    """The effect of the merge, or of its dry run."""
+    """The outcome of the merge, or of its dry run."""
     snapshot_id: str | None
     """The new tip of the branch; None if nothing was written because of conflicts or a dry run."""
     base_id: str
-    """The snapshot that both sides were compared with."""
+    """The id of the snapshot that both sides were compared with."""
     ours_id: str
-    """The tip of the branch before the merge."""
+    """The id of the branch tip before the merge."""
     theirs_id: str
-    """The snapshot that was merged into the branch."""
+    """The id of the snapshot that was merged into the branch."""
     conflicts: MergeConflicts = field(default_factory=MergeConflicts)
     """All conflicts, including those that the strategy solved."""
     changes: Diff = field(default_factory=Diff)
@@ -542,8 +543,7 @@ class MergeResult(Report, Shown):
 
 
 class MergeConflictError(ConflictError):
-    """Error raised for merge conflicts: both branches changed the same data, and the strategy does not choose
-    a side.
+    """Raised if both branches of a merge changed the same data and the strategy does not choose a side.
 
     Nothing was written. `result.conflicts` is the table of conflicts.
 
@@ -572,7 +572,7 @@ class MergeConflictError(ConflictError):
         self.args = (result, message)
 
     def __str__(self) -> str:
-        """Return the message and the first conflicts, with labels and differences that this call reads."""
+        """Return the message and the first conflicts, whose labels and differences are read by this call."""
         rows = self.result.conflicts
         places = zip(rows[:_IN_ERRORS], rows.details(_IN_ERRORS), strict=True)
         return "\n".join([super().__str__(), *(f"  {describe_place(*each)}" for each in places)])

@@ -1,9 +1,10 @@
-"""Credentials: chosen from arguments, and renewed by a function if they are refreshable.
+"""Credentials: create them from arguments, and renew them with a function if they are refreshable.
 
-Credentials are frozen, compare by content, can be pickled, and never show a secret in `repr`. A pickle does
-contain the secrets: if you send one to a worker, you send the keys.
+Credentials are frozen, compare by content, can be pickled, and never show a secret in `repr`. Pickles do
+contain the secrets, so sending one to a worker sends the keys.
 
-Nothing in this module uses the network or reads the environment: `FromEnv` only tells the storage to do so.
+Nothing in this module uses the network or reads the environment: `FromEnv` only tells the storage to read the
+environment.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ T = TypeVar("T")
 
 _SECRET = {"secret": True}
 _SHOWN_IN_PART = {"secret": True, "shown": 4}
-"""The metadata of secret fields whose first letters are shown, to tell one key from another."""
+"""Field metadata for secrets whose first characters are shown, to tell one key from another."""
 
 
 class _HidesSecrets:
-    """Mixin for values whose secret fields are displayed as `****`."""
+    """A mixin for classes whose secret fields are displayed as `****`."""
 
     __slots__ = ()
 
@@ -82,7 +83,9 @@ class _HidesSecrets:
 
 
 class _Family(type):
-    """A metaclass for classes that only group variants: each variant counts as an instance."""
+    """A metaclass for classes that only group variants. Objects of a variant count as instances of the
+    class.
+    """
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, tuple(v for v in vars(cls).values() if isinstance(v, type)))
@@ -93,17 +96,17 @@ class S3StaticCredentials(_HidesSecrets):
     """S3 credentials: a key pair, with a session token and an expiration time if it is temporary."""
 
     access_key_id: str = field(metadata=_SHOWN_IN_PART)
-    """The id of the key."""
+    """The access key id."""
     secret_access_key: str = field(metadata=_SECRET)
-    """The secret of the key."""
+    """The secret access key."""
     session_token: str | None = field(default=None, metadata=_SECRET)
-    """The token of temporary credentials."""
+    """The session token of temporary credentials."""
     expires_after: datetime | None = None
-    """The time after which the credentials are invalid."""
+    """The time at which the credentials expire."""
 
 
 class S3Credentials(metaclass=_Family):
-    """The credentials for requests to an S3 store: one of the variants below."""
+    """Credentials for requests to an S3 store: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_HidesSecrets):
@@ -131,44 +134,44 @@ class S3Credentials(metaclass=_Family):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GcsBearerCredential(_HidesSecrets):
-    """The credentials for Google Cloud Storage in the form of an OAuth token."""
+    """An OAuth token as a credential for Google Cloud Storage."""
 
     bearer: str = field(metadata=_SECRET)
     """The token."""
     expires_after: datetime | None = field(default=None, kw_only=True)
-    """The time after which the token is invalid."""
+    """The time at which the token expires."""
 
 
 class GcsStaticCredentials(metaclass=_Family):
-    """A fixed Google Cloud credential: one of the variants below."""
+    """A fixed Google Cloud credential: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ServiceAccount(_HidesSecrets):
-        """Google Cloud credentials: the path of a file with the key of a service account."""
+        """A Google Cloud credential: the path of a service account key file."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ServiceAccountKey(_HidesSecrets):
-        """Google Cloud credentials: the key of a service account, as JSON."""
+        """A Google Cloud credential: a service account key as JSON."""
 
         key: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ApplicationCredentials(_HidesSecrets):
-        """The path of a file with Google application default credentials."""
+        """A Google Cloud credential: the path of an application default credentials file."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BearerToken(_HidesSecrets):
-        """A fixed OAuth token as the credential for Google Cloud Storage."""
+        """A Google Cloud credential: a fixed OAuth token."""
 
         token: str = field(metadata=_SECRET)
 
 
 class GcsCredentials(metaclass=_Family):
-    """The credentials for requests to Google Cloud Storage: one of the variants below."""
+    """Credentials for requests to Google Cloud Storage: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_HidesSecrets):
@@ -176,9 +179,7 @@ class GcsCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_HidesSecrets):
-        """Google Cloud credentials from the environment, the well-known file, or the metadata of the
-        instance.
-        """
+        """Google Cloud credentials from the environment, the well-known file, or the instance metadata."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_HidesSecrets):
@@ -197,11 +198,11 @@ class GcsCredentials(metaclass=_Family):
 
 
 class AzureRefreshableCredential(metaclass=_Family):
-    """An Azure credential as returned by the user's refresh function: one of the variants below."""
+    """An Azure credential returned by a refresh function: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class AccessKey(_HidesSecrets):
-        """A refreshed Azure credential: the key of a storage account."""
+        """A refreshed Azure credential: a storage account key."""
 
         key: str = field(metadata=_SECRET)
         expires_after: datetime | None = None
@@ -222,11 +223,11 @@ class AzureRefreshableCredential(metaclass=_Family):
 
 
 class AzureStaticCredentials(metaclass=_Family):
-    """Static Azure credentials: one of the variants below."""
+    """A fixed Azure credential: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class AccessKey(_HidesSecrets):
-        """A fixed Azure credential: the key of a storage account."""
+        """A fixed Azure credential: a storage account key."""
 
         key: str = field(metadata=_SECRET)
 
@@ -244,7 +245,7 @@ class AzureStaticCredentials(metaclass=_Family):
 
 
 class AzureCredentials(metaclass=_Family):
-    """The credentials for requests to Azure Blob Storage: one of the variants below."""
+    """Credentials for requests to Azure Blob Storage: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_HidesSecrets):
@@ -252,7 +253,7 @@ class AzureCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_HidesSecrets):
-        """Azure credentials from the environment, the managed identity, or the login of the command line."""
+        """Azure credentials from the environment, a managed identity, or the Azure CLI login."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_HidesSecrets):
@@ -271,11 +272,11 @@ class AzureCredentials(metaclass=_Family):
 
 
 class Credentials(metaclass=_Family):
-    """The credential for one virtual chunk container: one of the variants below."""
+    """Credentials for one virtual chunk container: one of the nested variants."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class S3(_HidesSecrets):
-        """Credentials for virtual chunks at `s3://` locations, including stores compatible with S3."""
+        """Credentials for virtual chunks at `s3://` locations, including S3-compatible stores."""
 
         credentials: AnyS3Credential
 
@@ -293,13 +294,13 @@ class Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class LocalFileSystemAccess(_HidesSecrets):
-        """Permission to read virtual chunks at `file://` locations. Nothing is signed."""
+        """Permission to read virtual chunks at `file://` locations, without credentials."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class HttpAccess(_HidesSecrets):
-        """Permission to read virtual chunks at `http://` and `https://` locations.
+        """Permission to read virtual chunks at `http://` and `https://` locations, without credentials.
 
-        Nothing is signed.
+        Requests are not signed.
         """
 
 
@@ -345,9 +346,9 @@ HttpAccess = Credentials.HttpAccess()
 
 
 class Refresher(Generic[T]):
-    """A source of credentials that calls the user's function again when a credential has expired.
+    """Provides credentials, and calls the user's refresh function again once they have expired.
 
-    Threads can share a refresher: one of them calls the function, the others wait for the result. A
+    Threads can share a refresher. One of them calls the function, and the others wait for the result. A
     credential without `expires_after` is requested once. A pickled copy contains the credential that the
     refresher was created with, not the current one.
     """
@@ -363,9 +364,7 @@ class Refresher(Generic[T]):
         self._lock = fork_safe_lock()
 
     def get(self) -> T:
-        """Return credentials that have not expired; raise InvalidInputError if the user's refresh function
-        fails.
-        """
+        """Return credentials that have not expired. Raise InvalidInputError if the refresh function fails."""
         with self._lock:
             if self._current is None or _is_expired(self._current):
                 self._current = self._call()
@@ -398,15 +397,15 @@ def s3_refreshable_credentials(
     get_credentials: Callable[[], S3StaticCredentials],
     scatter_initial_credentials: bool = False,
 ) -> S3Credentials.Refreshable:
-    """Create S3 credentials from a function, which is called again when they expire.
+    """Create S3 credentials from a function that is called again whenever they expire.
 
     Parameters
     ----------
     get_credentials
         The function. It must be picklable.
     scatter_initial_credentials
-        Call the function now, and include its result in every pickle, so that many workers need not all
-        call it when they start.
+        Call the function now, and include its result in every pickle, so that workers need not all call it at
+        startup.
 
     Returns
     -------
@@ -429,13 +428,13 @@ def s3_static_credentials(
     Parameters
     ----------
     access_key_id
-        The id of the key.
+        The access key id.
     secret_access_key
-        The secret of the key.
+        The secret access key.
     session_token
-        The token of temporary credentials.
+        The session token of temporary credentials.
     expires_after
-        The time after which the credentials are invalid.
+        The time at which the credentials expire.
 
     Returns
     -------
@@ -479,24 +478,24 @@ def s3_credentials(
     get_credentials: Callable[[], S3StaticCredentials] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyS3Credential:
-    """Create S3 credentials from arguments; without arguments, from the environment.
+    """Create S3 credentials from arguments or, without arguments, from the environment.
 
-    Pass only one of: a key pair, `anonymous`, `from_env` or `get_credentials`.
+    Pass only one of a key pair, `anonymous`, `from_env` and `get_credentials`.
 
     Parameters
     ----------
     access_key_id
-        The id of the key.
+        The access key id.
     secret_access_key
-        The secret of the key.
+        The secret access key.
     session_token
-        The token of temporary credentials.
+        The session token of temporary credentials.
     expires_after
-        The time after which the credentials are invalid.
+        The time at which the credentials expire.
     anonymous
         Do not sign requests.
     from_env
-        Use the credentials of the environment.
+        Use credentials from the environment.
     get_credentials
         A picklable function that returns credentials.
     scatter_initial_credentials
@@ -510,7 +509,7 @@ def s3_credentials(
     Raises
     ------
     ValueError
-        If arguments contradict each other, or a part of the key pair is missing.
+        If the arguments conflict, or part of the key pair is missing.
     """
     keys_given = any(v is not None for v in (access_key_id, secret_access_key, session_token, expires_after))
     ways = [keys_given, bool(anonymous), bool(from_env), get_credentials is not None]
@@ -546,11 +545,11 @@ def gcs_static_credentials(
     Parameters
     ----------
     service_account_file
-        The path of a file with the key of a service account.
+        The path of a service account key file.
     service_account_key
-        The key of a service account, as JSON.
+        A service account key as JSON.
     application_credentials
-        The path of a file with application default credentials.
+        The path of an application default credentials file.
     bearer_token
         An OAuth token.
 
@@ -579,7 +578,7 @@ def gcs_refreshable_credentials(
     get_credentials: Callable[[], GcsBearerCredential],
     scatter_initial_credentials: bool = False,
 ) -> GcsCredentials.Refreshable:
-    """Create Google Cloud credentials from a function, which is called again when they expire.
+    """Create Google Cloud credentials from a function that is called again whenever they expire.
 
     Parameters
     ----------
@@ -624,22 +623,22 @@ def gcs_credentials(
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyGcsCredential:
-    """Create Google Cloud credentials from arguments; without arguments, from the environment.
+    """Create Google Cloud credentials from arguments or, without arguments, from the environment.
 
-    `anonymous` comes first, then a fixed credential, then `get_credentials`, then the environment.
+    `anonymous` takes precedence, followed by a fixed credential, `get_credentials` and the environment.
 
     Parameters
     ----------
     service_account_file
-        The path of a file with the key of a service account.
+        The path of a service account key file.
     service_account_key
-        The key of a service account, as JSON.
+        A service account key as JSON.
     application_credentials
-        The path of a file with application default credentials.
+        The path of an application default credentials file.
     bearer_token
         An OAuth token.
     from_env
-        Use the credentials of the environment.
+        Use credentials from the environment.
     anonymous
         Do not sign requests.
     get_credentials
@@ -655,7 +654,7 @@ def gcs_credentials(
     Raises
     ------
     ValueError
-        If arguments contradict each other.
+        If the arguments conflict.
     """
     static_values = (service_account_file, service_account_key, application_credentials, bearer_token)
     if anonymous:
@@ -720,7 +719,7 @@ def azure_refreshable_credentials(
     get_credentials: Callable[[], AnyAzureRefreshableCredential],
     scatter_initial_credentials: bool = False,
 ) -> AzureCredentials.Refreshable:
-    """Create Azure credentials from a function, which is called again when they expire.
+    """Create Azure credentials from a function that is called again whenever they expire.
 
     Parameters
     ----------
@@ -770,9 +769,9 @@ def azure_credentials(
     get_credentials: Callable[[], AnyAzureRefreshableCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyAzureCredential:
-    """Create Azure credentials from arguments; without arguments, from the environment.
+    """Create Azure credentials from arguments or, without arguments, from the environment.
 
-    `anonymous` comes first, then `get_credentials`, then a fixed credential, then the environment.
+    `anonymous` takes precedence, followed by `get_credentials`, a fixed credential and the environment.
 
     Parameters
     ----------
@@ -783,7 +782,7 @@ def azure_credentials(
     bearer_token
         An OAuth token.
     from_env
-        Use the credentials of the environment.
+        Use credentials from the environment.
     anonymous
         Do not sign requests.
     get_credentials
@@ -799,7 +798,7 @@ def azure_credentials(
     Raises
     ------
     ValueError
-        If arguments contradict each other.
+        If the arguments conflict.
     """
     if anonymous:
         return azure_anonymous_credentials()
@@ -817,7 +816,7 @@ def azure_credentials(
 
 
 def make_credential_from_env(url_prefix: str, *, anonymous: bool = False) -> AnyCredential:
-    """Create the credential for a virtual chunk container from the environment, by the scheme of its URL."""
+    """Create a credential from the environment for a virtual chunk container, by the scheme of its URL."""
     match url_prefix.partition("://"):
         case ("file", *_) | (_, "", _):
             return Credentials.LocalFileSystemAccess()
@@ -841,7 +840,7 @@ def containers_credentials(
         | None,
     ],
 ) -> dict[str, AnyCredential | None]:
-    """Convert credentials by URL prefix to the form that authorizes virtual chunk containers.
+    """Convert credentials by URL prefix to the form accepted by `authorize_virtual_chunk_access`.
 
     Parameters
     ----------
@@ -888,7 +887,7 @@ _INSTEAD_OF_NONE = {
 def check_authorization(
     authorized: Mapping[str, AnyCredential | None],
 ) -> dict[str, AnyCredential | None]:
-    """Check the credentials for virtual chunk containers by URL prefix, and warn about prefixes without
+    """Check the credentials of virtual chunk containers, by URL prefix, and warn about prefixes without
     credentials.
     """
     for prefix, credential in authorized.items():

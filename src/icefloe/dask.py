@@ -20,7 +20,7 @@ from icefloe.session import ForkSession
 
 _dask: Any = dask
 _dask_array: Any = dask.array
-"""Most of dask's functions have no types."""
+"""Most dask functions are untyped."""
 
 __all__ = ["session_merge_reduction", "store_dask"]
 
@@ -38,8 +38,8 @@ def store_dask(
     Parameters
     ----------
     sources
-        The arrays to write. The boundaries of their chunks must be boundaries of Zarr chunks, because two
-        tasks that write the same chunk overwrite each other.
+        The arrays to write. Their chunk boundaries must also be Zarr chunk boundaries, because two tasks that
+        write to the same Zarr chunk overwrite each other's data.
     targets
         The Zarr arrays, opened in the store of a fork.
     regions
@@ -47,12 +47,12 @@ def store_dask(
     split_every
         The number of forks that one task merges.
     **store_kwargs
-        Options of `dask.array.store`.
+        Keyword arguments passed to `dask.array.store`.
 
     Returns
     -------
     ForkSession
-        A fork with all changes, to be merged into the session. With threads it is the fork of the targets.
+        A fork with all changes, to be merged into the session. With threads, it is the targets' own fork.
 
     Raises
     ------
@@ -82,16 +82,16 @@ def store_dask(
 def session_merge_reduction(
     arrays: dask.array.Array | list[dask.array.Array], *, split_every: int | None, **store_kwargs: Any
 ) -> ForkSession:
-    """Compute dask arrays whose blocks are Zarr arrays in forks, and merge the forks.
+    """Compute dask arrays whose blocks are Zarr arrays in forks, and merge these forks.
 
     Parameters
     ----------
     arrays
-        One or more dask arrays, as `dask.array.store(..., return_stored=True)` returns them.
+        One or more dask arrays, as returned by `dask.array.store(..., return_stored=True)`.
     split_every
         The number of forks that one task merges.
     **store_kwargs
-        Options of `dask.compute`.
+        Keyword arguments passed to `dask.compute`.
 
     Returns
     -------
@@ -107,7 +107,7 @@ def session_merge_reduction(
 
 
 def _merge_blocks(array: dask.array.Array, split_every: int | None) -> Any:
-    """Return a dask array with one element, the fork with the changes of all blocks."""
+    """Return a dask array whose single element is a fork with the changes of all blocks."""
     return _dask_array.reduction(
         array,
         chunk=extract_session,

@@ -1,4 +1,4 @@
-"""The executor of `executor=None`: the active Spark session, Spark in local mode, or processes."""
+"""The default executor, for `executor=None`: the active Spark session, local Spark, or processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from icefloe._internal.executor import Executor, ProcessExecutor, Progress
 
 @contextmanager
 def start_default_executor(progress: Progress | None) -> Iterator[Executor]:
-    """Start the default executor: Spark, or processes without pyspark or Java. Stop it at the end of the
-    block.
+    """Start the default executor, and stop it at the end of the block: Spark, or processes without pyspark or
+    Java.
     """
     try:
         from icefloe.spark.executor import SparkExecutor

@@ -1,4 +1,4 @@
-"""Write from many processes in one commit, with forks and receipts.
+"""Write from many processes in one commit, using forks and receipts.
 
 A worker receives a fork of the session and writes to it. It returns the fork itself, pickled, or its
 *receipt*, an encoding of its changes. A receipt is smaller, contains no credentials, and is sufficient for
@@ -23,7 +23,7 @@ __all__ = ["commit_forks", "extract_session", "merge_sessions", "receipt"]
 
 
 def extract_session(zarray: zarr.Array[Any], axis: Any = None, keepdims: Any = None) -> Session:
-    """Return the session of a distributed writer, whose store contains a Zarr array.
+    """Return the session whose store contains a Zarr array.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def extract_session(zarray: zarr.Array[Any], axis: Any = None, keepdims: Any = N
 
 
 def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSession]]) -> ForkSession:
-    """Merge the forks of distributed writers into the first of them.
+    """Merge the forks of distributed writers into the first fork.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSe
     Returns
     -------
     ForkSession
-        The first fork, with the changes of all.
+        The first fork, with the changes of all forks.
 
     Raises
     ------
     TypeError
-        If one of them is not a fork.
+        If an argument is not a fork.
     """
     forks = []
     for fork in _flatten(sessions):
@@ -82,7 +82,7 @@ def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSe
 
 
 def receipt(fork: ForkSession) -> bytes:
-    """Return the receipt of a distributed writer's fork: its changes as bytes for `commit_forks`.
+    """Return the receipt of a fork: its changes encoded as bytes, for `commit_forks`.
 
     Parameters
     ----------
@@ -109,14 +109,14 @@ def commit_forks(
     rebase_tries: int = 1000,
     allow_empty: bool = False,
 ) -> str:
-    """Commit the changes of the session and of the forks of distributed writers.
+    """Commit the changes of a session together with those of its forks in distributed writers.
 
     If the forks cannot be merged, nothing changes, and the session can still be committed without them.
 
     Parameters
     ----------
     session
-        The session that the forks come from.
+        The session that was forked.
     forks
         Forks, or their receipts. If several wrote the same chunk, the last one wins; see `Session.merge`.
     message, metadata

@@ -16,8 +16,8 @@
     ├── FormatError
     └── InternalError
 
-Names, attributes, kinds and reprs equal those of the official package, so that handlers written for it keep
-working. All exceptions can be pickled, because they travel between Spark processes.
+Names, attributes, kinds and reprs match those of the official package, so handlers written for it keep
+working. All exceptions can be pickled, because they are sent between Spark processes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from icefloe._internal.printable import escape_control_in_lines
 from icefloe._internal.redaction import redact
 
 PACKAGE = "icefloe"
-"""The package name in reprs. Changes when icefloe is installed as icechunk."""
+"""The package name shown in reprs. It changes when icefloe is installed as icechunk."""
 
 
 class ErrorKind(StrEnum):
-    """The stable codes of errors, to be compared with `IcechunkError.kind`.
+    """Stable error codes, for comparison with `IcechunkError.kind`.
 
-    Codes are never renamed or removed; later releases may add some. The comments name the exception class
-    that carries each group.
+    Codes are never renamed or removed, but later releases may add new ones. The comments name the exception
+    class of each group.
     """
 
     # ConflictError
@@ -162,10 +162,10 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Hint:
-    """The hint of an error: a remedy, as a sentence with placeholders for the options that it names.
+    """A hint that says how to fix an error: a sentence with placeholders for the options that it mentions.
 
-    Options are data, so that every interface can name them in its own way: `str(hint)` is the form for
-    Python, `on_change="ingest"`; the command line prints the option as it is typed.
+    Options are stored as data, so that each interface can name them in its own way. `str(hint)` uses the
+    Python form, such as `on_change="ingest"`, and the command line prints options as they are typed.
 
     Parameters
     ----------
@@ -192,12 +192,13 @@ class Hint:
         return self.render(_python_option)
 
     def render(self, name_option: Callable[[str, Any], str]) -> str:
-        """Return the hint of an error as a sentence that names options as an interface does, without secrets.
+        """Return the hint as a sentence in which options are named for a particular interface, without
+        secrets.
 
         Parameters
         ----------
         name_option
-            Turns the name and the value of an option into text.
+            A function that turns the name and value of an option into text.
 
         Returns
         -------
@@ -211,17 +212,17 @@ class Hint:
 
     @staticmethod
     def any_of(*hints: Hint) -> Hint | None:
-        """Combine alternative remedies for an error into one hint.
+        """Combine alternative hints into one.
 
         Parameters
         ----------
         *hints
-            The alternatives. Equal ones are mentioned once.
+            The alternatives. Duplicates are mentioned once.
 
         Returns
         -------
         Hint or None
-            One sentence with all of them; None if there are none.
+            One sentence with all alternatives; None if there are none.
         """
         distinct = [hint for at, hint in enumerate(hints) if hint not in hints[:at]]
         options = {name: value for hint in distinct for name, value in hint.options}
@@ -240,14 +241,15 @@ def _python_option(name: str, value: Any) -> str:
 
 
 class IcechunkError(Exception):
-    """Base class of all exceptions that icefloe raises on purpose.
+    """Base class of all exceptions that icefloe raises intentionally.
 
     Parameters
     ----------
     message
         The error message. Secrets in URLs and control characters are removed.
     kind
-        Usually an `ErrorKind`. Other strings are kept, so that codes of a newer release survive.
+        Usually an `ErrorKind`. Other strings are also accepted, so that codes of newer releases are
+        preserved.
 
     Attributes
     ----------
@@ -296,7 +298,7 @@ _FAILED = {ErrorKind.BRANCH_UPDATE_CONFLICT.value: "branch update conflict"}
 
 
 class ConflictError(IcechunkError):
-    """Error raised when another writer changed the branch or the repository first. Rebase or retry.
+    """Raised when another writer changed the branch or the repository first. Rebase or retry.
 
     Parameters
     ----------
@@ -335,7 +337,7 @@ class ConflictError(IcechunkError):
 
 
 class RebaseFailedError(ConflictError):
-    """Error raised when the changes of a session conflict with changes that were committed in the meantime.
+    """Raised when the changes of a session conflict with changes committed in the meantime.
 
     Parameters
     ----------
@@ -360,53 +362,53 @@ class RebaseFailedError(ConflictError):
 
 
 class NotFoundError(IcechunkError, KeyError):
-    """Error raised when a requested object does not exist."""
+    """Raised when a requested object does not exist."""
 
 
 class NodeNotFoundError(NotFoundError):
-    """Error raised when an array, group, chunk or store key does not exist."""
+    """Raised when an array, group, chunk or store key does not exist."""
 
 
 class SnapshotNotFoundError(NotFoundError):
-    """Error raised when a snapshot does not exist, or when no snapshot is as old as the requested time."""
+    """Raised when a snapshot does not exist, or when no snapshot is as old as the requested time."""
 
 
 class RefNotFoundError(NotFoundError):
-    """Error raised when a branch or tag does not exist."""
+    """Raised when a branch or tag does not exist."""
 
 
 class RepositoryNotFoundError(NotFoundError):
-    """Error raised when a location contains no repository."""
+    """Raised when a location contains no repository."""
 
 
 class AlreadyExistsError(IcechunkError):
-    """Error raised when the name of a new object is already in use, or was used by a deleted tag."""
+    """Raised when the name of a new object is already in use, or was used by a deleted tag."""
 
 
 class ReadOnlyError(IcechunkError):
-    """Error raised when a read-only session, store, storage or repository would have to change."""
+    """Raised on an attempt to change a read-only session, store, storage or repository."""
 
 
 class InvalidInputError(IcechunkError, ValueError):
-    """Error raised when an argument is invalid, either in general or for this repository."""
+    """Raised when an argument is invalid, either in general or for this repository."""
 
 
 class SessionStateError(IcechunkError):
-    """Error raised when the current state of the session or repository does not allow an operation."""
+    """Raised when the current state of the session or repository does not allow an operation."""
 
 
 class StorageError(IcechunkError):
-    """Error raised when the object store, the file system or the source of a virtual chunk fails."""
+    """Raised when the object store, the file system or the source of a virtual chunk fails."""
 
 
 class FormatError(IcechunkError):
-    """Error raised when stored bytes violate the specification, or require a newer release."""
+    """Raised when stored bytes violate the specification, or require a newer release."""
 
 
 class InternalError(IcechunkError):
-    """Error raised because of a bug in icefloe."""
+    """Raised because of a bug in icefloe."""
 
 
 def _format_rust_option(value: str | None) -> str:
-    # Programs match the official text of this message, including Rust's notation.
+    # Programs match the official wording of this message, including Rust's notation.
     return "None" if value is None else f'Some("{value}")'

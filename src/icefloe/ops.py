@@ -1,4 +1,4 @@
-"""Entries of the ops log, and the summary of a garbage collection."""
+"""Ops log entries, and the summary of a garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GCSummary", "Update", "UpdateType"]
 
 
 class _Variant:
-    """Base class of the kinds of updates, whose repr is the code that creates them."""
+    """Base class for the kinds of updates. Its repr is the code that creates the object."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ def _inline(value: object) -> str:
 
 
 class _Family(type):
-    """A metaclass for classes that only group variants: each variant counts as a subclass."""
+    """A metaclass for classes that only group variants. Each variant counts as a subclass."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return issubclass(type(instance), cls)
@@ -45,76 +45,76 @@ class _Family(type):
 
 
 class UpdateType(metaclass=_Family):
-    """The kinds of entries in the ops log. Snapshots are identified by their ids."""
+    """The kinds of ops log entries. Snapshots are identified by their ids."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoInitialized(_Variant):
-        """An entry of the ops log: the repository was created."""
+        """An ops log entry: the repository was created."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoMigrated(_Variant):
-        """An entry of the ops log: the repository was converted to another version of the format."""
+        """An ops log entry: the repository was converted to another format version."""
 
         from_version: int
         to_version: int
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoStatusChanged(_Variant):
-        """An entry of the ops log: the repository was set online, or made read-only."""
+        """An ops log entry: the repository was set online, or made read-only."""
 
         status: RepoStatus
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ConfigChanged(_Variant):
-        """An entry of the ops log: a configuration was stored."""
+        """An ops log entry: a new configuration was stored."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class MetadataChanged(_Variant):
-        """An entry of the ops log: the metadata of the repository was changed."""
+        """An ops log entry: the repository metadata was changed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class TagCreated(_Variant):
-        """An entry of the ops log: a tag was created."""
+        """An ops log entry: a tag was created."""
 
         name: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class TagDeleted(_Variant):
-        """An entry of the ops log: a tag was deleted."""
+        """An ops log entry: a tag was deleted."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchCreated(_Variant):
-        """An entry of the ops log: a branch was created."""
+        """An ops log entry: a branch was created."""
 
         name: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchDeleted(_Variant):
-        """An entry of the ops log: a branch was deleted."""
+        """An ops log entry: a branch was deleted."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchReset(_Variant):
-        """An entry of the ops log: a branch was pointed to another snapshot."""
+        """An ops log entry: a branch was reset to another snapshot."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewCommit(_Variant):
-        """An entry of the ops log: a commit was added to a branch."""
+        """An ops log entry: a commit was added to a branch."""
 
         branch: str
         new_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class CommitAmended(_Variant):
-        """An entry of the ops log: the tip of a branch was replaced."""
+        """An ops log entry: the tip of a branch was replaced."""
 
         branch: str
         previous_snap_id: str
@@ -122,21 +122,21 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewDetachedSnapshot(_Variant):
-        """An entry of the ops log: a snapshot without a branch was created."""
+        """An ops log entry: a snapshot was created without a branch."""
 
         new_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class GCRan(_Variant):
-        """An entry of the ops log: a garbage collection ran."""
+        """An ops log entry: a garbage collection ran."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ExpirationRan(_Variant):
-        """An entry of the ops log: old snapshots were expired."""
+        """An ops log entry: old snapshots were expired."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FeatureFlagChanged(_Variant):
-        """An entry of the ops log: a feature flag was set, or reset to its default with None."""
+        """An ops log entry: a feature flag was set, or reset to its default (None)."""
 
         id: int
         new_value: bool | None
@@ -181,7 +181,7 @@ class Update(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GCSummary(Shown, Report):
-    """The summary of a garbage collection: the number of objects that it deleted, or would delete."""
+    """The summary of a garbage collection: how many objects it deleted, or would delete."""
 
     bytes_deleted: int = 0
     """The size of all deleted objects."""
@@ -192,7 +192,7 @@ class GCSummary(Shown, Report):
     snapshots_deleted: int = 0
     """The number of deleted snapshots."""
     attributes_deleted: int = 0
-    """Always 0: no release wrote such files."""
+    """Always 0, because no release has written attributes files."""
     transaction_logs_deleted: int = 0
     """The number of deleted transaction logs."""
     temporary_files_deleted: int = 0
@@ -202,7 +202,7 @@ class GCSummary(Shown, Report):
     objects_failed_to_delete: int = 0
     """The number of objects that could not be deleted. The next run tries again."""
     throttled_batches: int = 0
-    """The number of requests that were repeated because the store asked to slow down."""
+    """The number of requests that were retried because the store asked to slow down."""
     delete_errors: list[str] = field(default_factory=list)
     """The first ten distinct errors."""
     skipped_phases: list[str] = field(default_factory=list)
