@@ -45,7 +45,7 @@ class ExportReport(Report):
     chunks_encoded: int = 0
     """The number of chunks that were only partly selected, and were therefore decoded and re-encoded."""
     bytes_written: int = 0
-    """The total size of the written objects."""
+    """The total size of the written objects in bytes."""
 
 
 def export_zarr(

@@ -84,7 +84,7 @@ class LedgerRow:
         )
 
     def matches(self, source: IngestSource) -> bool:
-        """Return True if a source has not changed since it was ingested."""
+        """Return True if a source still has the version that the ledger row recorded."""
         return self.to_source().version.is_same(source.version)
 
 

@@ -364,7 +364,9 @@ def _write(
 
 
 def _select_samples(plan: TaskPlan, arrays: Mapping[str, tuple[ArrayToRechunk, Target]]) -> Iterator[Sample]:
-    """Yield samples to compare: in some blocks, the overlap of the last new chunk with an old chunk."""
+    """Yield samples to compare: for some blocks, the overlap of the block's last new chunk with
+    an old chunk.
+    """
     count = len(plan.blocks)
     for number in np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(int)).tolist():
         block = plan.blocks[number]

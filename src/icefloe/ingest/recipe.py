@@ -1,4 +1,4 @@
-"""Recipes: YAML files that describe an ingest, so that it can be versioned and run repeatedly."""
+"""Recipes: YAML files that describe an ingest, which can be versioned and run repeatedly."""
 
 from __future__ import annotations
 

@@ -124,7 +124,9 @@ class FileSchema:
     group: str = ""
     """The path of the target group relative to the target group of the ingest."""
     part: str | None = None
-    """For GRIB files, the kind of this part. It is empty for a whole file with several parts."""
+    """For GRIB files, the kind of this part; empty if the schema describes a whole file with
+    several parts.
+    """
     kinds: tuple[str, ...] = ()
     """For GRIB files, the kinds of all parts."""
     groups_without_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

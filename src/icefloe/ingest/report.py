@@ -300,7 +300,7 @@ class StagedRun:
     """The ledger after the last commit."""
 
     def extend(self, commit: Commit | None, bad: Sequence[BadFile]) -> StagedRun:
-        """Add a commit to a staged run, with the files that were skipped in this commit."""
+        """Add a commit to a staged run, with the files that the commit skipped."""
         report = replace(self.report, bad=(*self.report.bad, *bad))
         if commit is None:
             return replace(self, report=report)

@@ -46,7 +46,7 @@ class _DecodesOnly:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "codec_name"}  # type: ignore[attr-defined]
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
-        """Raise an error: only writers need encoded sizes, and this codec cannot encode."""
+        """Raise an error. Only writers need encoded sizes, and this codec cannot encode."""
         raise NotImplementedError(f"{self.codec_name} can only decode, so encoded sizes are unknown")
 
     async def _encode_single(self, _chunk: Any, _chunk_spec: ArraySpec) -> Any:
@@ -129,6 +129,6 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
 
 
 def register() -> None:
-    """Register icefloe's Zarr codecs in processes that import the package without having it installed."""
+    """Register icefloe's Zarr codecs in a process that imports icefloe without having it installed."""
     for codec in (GribCodec, Hdf5Codec, TiffCodec):
         register_codec(codec.codec_name, codec)

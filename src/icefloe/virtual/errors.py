@@ -36,7 +36,7 @@ class RefusalReason(StrEnum):
     widths.
     """
     VARIABLE_LENGTH = "variable-length"
-    """Variable-length values are not stored inside chunks, and they are too large to be stored inline."""
+    """Variable-length values are not stored in chunks, and are too large to be stored inline."""
     EXTERNAL_STORAGE = "external-storage"
     """The values are stored in other files."""
     UNSUPPORTED_GRID = "unsupported-grid"

@@ -87,12 +87,12 @@ class TargetState:
         return {each.below: each.existing.schema for each in states if each.existing is not None}
 
     def with_session(self, session: Session) -> TargetState:
-        """Return the same target state, read through another session at the same snapshot."""
+        """Return a copy of the target state that reads through another session at the same snapshot."""
         existing = self.existing and replace(self.existing, stored=StoredGroup(session, self.group))
         return replace(self, session=session, existing=existing)
 
     def rename_sources(self, names: Mapping[str, str]) -> TargetState:
-        """Return the target state with some sources renamed in the ledger."""
+        """Return a copy of the target state with some sources renamed in the ledger."""
         return replace(self, ledger=self.ledger.rename_sources(names)) if names else self
 
 
@@ -335,7 +335,7 @@ def _join_spans(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]
 
 
 def drop_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
-    """Return the schema of existing arrays without some data variables."""
+    """Return the schema of existing arrays without the named data variables."""
     return _keep_variables(schema, _list_data_variables(schema) - set(names))
 
 

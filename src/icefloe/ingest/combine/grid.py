@@ -116,7 +116,9 @@ class Combined:
 
 @dataclass(frozen=True, slots=True)
 class DigestRequest:
-    """A request to hash the values of some variables, which must be compared to combine files."""
+    """A request to hash the values of some variables. Files can be combined only after comparing these
+    values.
+    """
 
     names: tuple[str, ...]
     sources: Mapping[int, IngestSource | StoredGroup]
@@ -299,7 +301,7 @@ def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSch
 def _unify_coordinates(
     new: Sequence[FileSchema], old: Sequence[ExistingPart]
 ) -> tuple[list[FileSchema], list[ExistingPart]]:
-    """If a coordinate's values are unknown in some file, drop them from all schemas. Tasks then write the
+    """Drop a coordinate's values from all schemas if they are unknown in some file. Tasks then write the
     coordinate like data.
     """
     schemas = [*new, *(part.schema for part in old)]

@@ -21,7 +21,7 @@ from icefloe.maintenance.integrity.findings import Findings, Level
 from icefloe.maintenance.integrity.verify_sources import check_sources, find_sources
 
 _LOST: Final = ("missing", "changed", "short")
-"""The kinds of findings about a referenced file that is no longer as it was ingested."""
+"""The kinds of findings that show that a referenced file has changed since it was ingested."""
 _CANDIDATES: Final = 20
 """The maximum number of ingested files to look up when searching for an unchanged one."""
 

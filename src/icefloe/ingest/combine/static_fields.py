@@ -99,7 +99,7 @@ def find_stored_only(given: Sequence[ComparedSource], how: Combining) -> set[str
 
 
 Region = tuple[tuple[str, tuple[int, int]], ...]
-"""The start and the stop (exclusive) along some dimensions."""
+"""The start and the stop (exclusive) along the dimensions that bound a region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,8 @@ def find_differing_fields(
 
 
 def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | None) -> Iterator[FileFinding]:
-    """Yield the reasons why `join="exact"` fails: labels differ, or static fields lack values at some labels.
+    """Yield the reasons why `join="exact"` fails: different labels, or static fields without values at some
+    labels.
 
     Without `concat_dim`, files are compared along all dimensions except the one with the most distinct
     labels.
@@ -307,8 +308,8 @@ def _find_static_fields(
 
 
 def find_moving_dimensions(given: Sequence[ComparedSource], concat_dim: str | None) -> set[str]:
-    """Return the dimensions that static fields lack: those whose labels differ between sources, or
-    `concat_dim`.
+    """Return the dimensions that static fields lack: `concat_dim`, or dimensions whose labels differ between
+    sources.
     """
     if concat_dim is not None:
         return {concat_dim}

@@ -80,7 +80,7 @@ def refuse_password(url: str) -> None:
 
 
 def get_origin(url: str) -> str:
-    """Return the server or bucket part of a URL, which all source files there share."""
+    """Return the part of a URL that identifies the server or bucket, for grouping source files."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")

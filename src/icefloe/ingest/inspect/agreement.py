@@ -95,9 +95,7 @@ def compare_variables(
 def _find_usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
-    """Return the most common schema of each variable, with a file that has it. Ties go to the schema that
-    comes first.
-    """
+    """Return the most common schema of each variable, with a file that has it. The first schema wins ties."""
     counts: dict[str, Counter[Any]] = {}
     firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
     for file in files:

@@ -36,7 +36,7 @@ icefloe's codecs can decode.
 _BUILT_INTO_HDF5 = range(7)
 """The ids of filters that are built into HDF5."""
 _BUILT_INTO_NETCDF = frozenset({307, 32001, 32015})
-"""The ids of bzip2, Blosc and Zstandard, which netCDF-C supports only if it was built with them."""
+"""The ids of bzip2, Blosc and Zstandard. netCDF-C supports these filters only if it was built with them."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(

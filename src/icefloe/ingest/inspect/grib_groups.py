@@ -96,8 +96,8 @@ def _fit_together(fields: Sequence[_Field]) -> bool:
 
 
 def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
-    """Return the keys (such as level types) for which variables have different levels, at least one of them a
-    single level.
+    """Return the level types (or other keys) whose variables have different levels, if any has a single
+    level.
     """
     found: dict[Hashable, dict[str, frozenset[float]]] = {}
     for each in fields:

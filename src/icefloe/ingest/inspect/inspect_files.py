@@ -235,7 +235,7 @@ def _find_locations(source: IngestSource, dataset: VirtualDataset) -> tuple[str,
 def _parse(
     source: IngestSource, reading: ReadOptions, known: ReusedDescriptions
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
-    """Return the schema of a source and its parsed dataset, or the reason why it cannot be parsed."""
+    """Return the schema of a source, its parsed dataset, and the reason if parsing failed."""
     schema: FileSchema | None = None
     try:
         with ignore_warnings(), open_virtualized(source, reading) as (dataset, members):

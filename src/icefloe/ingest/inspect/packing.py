@@ -129,7 +129,9 @@ def from_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict
 def encode_variable(
     variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
 ) -> xr.Variable:
-    """Encode a variable as specified if this is lossless. Otherwise use finer time units, or do not pack."""
+    """Encode a variable as specified if this is lossless. Otherwise use finer time units, or store unpacked
+    values.
+    """
     wanted = {name: value for name, value in packing.items() if name not in ("dtype", "_Unsigned")}
     dtype = np.dtype(raw_dtype)
     if dtype.kind in _COPIED_KINDS:

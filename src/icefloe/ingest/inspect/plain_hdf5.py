@@ -32,7 +32,7 @@ _TYPES = frozenset(
     np.dtype(each).str for each in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 )
 _HIDDEN_BY_SOME_ENGINES = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
-"""Attributes that some engines hide and others return."""
+"""Attributes that some xarray engines hide and others return."""
 _KEPT = 64
 _KEPT_BYTES = 1 << 16
 """The maximum size in bytes of cached coordinates. Larger coordinates are decoded for every file."""

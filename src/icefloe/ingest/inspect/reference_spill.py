@@ -43,7 +43,7 @@ class ParsedReferences:
 
     @staticmethod
     def of(dataset: VirtualDataset) -> ParsedReferences:
-        """Select the variables whose references must be spilled: those that have dimensions and are not
+        """Select the variables whose references must be spilled: those with dimensions, unless they are
         loaded.
         """
         referred = {name: each for name, each in dataset.variables.items() if each.shape and not each.loaded}

@@ -27,8 +27,8 @@ from icefloe.ingest.records import PACKING, FileSchema, StoredGroup, VariableSch
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
 _TABLE_CELLS = 1 << 20
-"""The maximum number of cells of a two-dimensional table of times, such as the valid times of forecasts,
-whose values are sent to the driver.
+"""The maximum number of cells in a two-dimensional time coordinate, such as forecast valid times, whose
+values are sent to the driver.
 """
 
 

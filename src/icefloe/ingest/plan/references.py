@@ -65,13 +65,13 @@ _COPY_MISFITS = Hint("{mode} copies what does not fit", mode="hybrid")
 
 @dataclass(frozen=True, slots=True)
 class ReferencePlan:
-    """The variables that will be referenced, and the reasons why other variables must be copied."""
+    """The result of choosing references: the variables to reference, and the reasons to copy others."""
 
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
     """The file, the variable and the reason for each variable that cannot be referenced."""
     notes: tuple[FileFinding, ...] = ()
-    """Findings about variables whose references decode differently from the file, or that are copied."""
+    """Notes about variables that are copied, slow to read, or decode slightly differently when referenced."""
 
 
 def choose_references(

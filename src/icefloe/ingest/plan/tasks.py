@@ -59,7 +59,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SourceCut:
-    """How a variable is chunked in its source, and how tasks can read it."""
+    """The chunk shape of a variable in its source, and whether tasks can read parts of a chunk."""
 
     unit: tuple[int, ...] | None = None
     """The chunk shape; None if any part of the variable can be read on its own."""

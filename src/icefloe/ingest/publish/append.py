@@ -129,7 +129,7 @@ class _Moves:
     dim: str
     group: str
     are_new: bool
-    """True if the rows come after those of the target. This matters only without labels."""
+    """True if the rows come after those of the target. This is used only for arrays without labels."""
 
     def move(self, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
         """Return the ledger rows with their regions in the final arrays."""

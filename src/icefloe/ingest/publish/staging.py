@@ -49,7 +49,7 @@ _ABANDONED_AFTER = timedelta(days=1)
 _MAX_COPIED_BYTES = 4 << 20
 """The maximum size of a transaction log whose commit is amended to record check results."""
 _MAX_APPENDS = 20
-"""The number of attempts to publish staged data while other writers move the target branch."""
+"""The maximum number of attempts to publish staged data while other writers move the target branch."""
 _numbers = count()
 _active_branches: set[str] = set()
 """The staging branches of the runs in this process."""
@@ -207,7 +207,7 @@ class Staging:
     def _append(
         self, options: Options, reason: OvertakenError | MergeConflictError
     ) -> tuple[Staging, tuple[LedgerRow, ...]]:
-        """Rewrite the staged data as an append to the target branch, behind the rows of other writers.
+        """Convert the staged data to an append on top of the target branch, after the rows of other writers.
 
         Return the staging branch with its new base, and the staged ledger rows. If the data cannot be
         appended, raise `reason`, the error that explains why it could not be merged.

@@ -251,7 +251,7 @@ def _make_reference_tasks(
 def _find_missing_axes(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return, for each variable of a file, the axes of the target array that it lacks."""
+    """Return the axes of the target arrays that the variables of a file lack, by variable name."""
     own = {each.name: each.own_dims for each in file.variables if each.own_dims != dims.get(each.name)}
     return {
         name: tuple(axis for axis, dim in enumerate(dims[name]) if dim not in own[name])
@@ -366,7 +366,7 @@ def _find_added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
 
 
 def _move_row(row: LedgerRow, moves: Moves, added: Mapping[str, tuple[int, int]]) -> LedgerRow:
-    """Return a ledger row with its new region, which changes if cells were inserted before it."""
+    """Return a ledger row with its new region. The region changes if cells were inserted before it."""
     where = {dim: span for dim, span in added.items() if dim not in row.box}
     for dim, (start, stop) in row.box.items():
         first, last = (_get_offset(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))

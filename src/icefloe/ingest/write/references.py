@@ -30,7 +30,7 @@ class ReferencedFile:
     names: tuple[str, ...]
     box: Mapping[str, tuple[int, int]]
     lacking: Mapping[str, tuple[int, ...]]
-    """For each variable, the axes of the target array that it lacks."""
+    """The axes of the target array that each variable of the file lacks."""
     spilled: SpillRange | None
 
 

@@ -42,7 +42,7 @@ _SIGNATURES: Final[dict[bytes, Format]] = {
     b"GRIB": "grib",
     b"\x0e\x03\x13\x01": "hdf4",
 }
-"""File signatures: the first four bytes, for formats that these identify unambiguously."""
+"""File signatures of four bytes, for formats that the first bytes identify unambiguously."""
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _USERBLOCKS: Final = 16
 """The number of offsets (512, 1024, 2048, ...) to search for an HDF5 signature after a user block."""

@@ -151,7 +151,7 @@ def _find_compressor(filters: list[_Filter]) -> int | None:
 def _find_visible_skips(
     rows: NDArray[np.uint64], filters: list[_Filter], compressor: int, chunk: Chunk
 ) -> NDArray[np.bool_]:
-    """Find chunks that skipped at most the compressor, and whose size shows whether they did."""
+    """Find chunks whose size shows whether the compressor was skipped, and that skipped no other filter."""
     tail = _CHECKSUM_BYTES * (len(filters) - compressor - 1)
     skipped = rows[:, 2] == np.uint64(1 << filters[compressor].bit)
     whole = rows[:, 1] == np.uint64(chunk.size_bytes + tail)
