@@ -65,9 +65,8 @@ def virtualize(
     version
         The version of an Icechunk repository: a branch, a tag, a snapshot id or a prefix of one,
         `BRANCH@TIME`, or any of these followed by `~N` for N commits earlier. By default, the branch `main`.
-        References point to the chunk objects of the repository. A remote repository is not detected
-        automatically:
-        pass a version, or `format="icechunk"`.
+        References point to the chunk objects of the repository. To open a remote
+        repository, which is not detected automatically, pass a version or `format="icechunk"`.
 
     Returns
     -------

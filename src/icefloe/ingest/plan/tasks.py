@@ -240,8 +240,8 @@ class _Layout:
         reading = choose_block(self.read, block, memory - aside, (block, piece))
         if reading is None:
             return None
-        # Pieces are small where maps become series. Objects of several pieces limit the number of requests,
-        # each of which costs as much as decoding _REQUEST_BYTES.
+        # Pieces are small where maps become time series. Storing several pieces in one object limits the
+        # number of requests, each of which costs as much as decoding _REQUEST_BYTES.
         common = math.prod(map(min, reading, block, self.read.shape)) * self.target.itemsize
         together = max(1, min(piece, _OBJECT_BYTES) // common)
         pieces = count_overlaps(self.read.shape, reading, block)

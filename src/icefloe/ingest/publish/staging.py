@@ -89,8 +89,8 @@ class Staging:
         base = repo.lookup_branch(target) if best is None else best.base
         start = base if best is None else best.tip
         staging = Staging(repo, target, base, _name_staging_branch(target))
-        # Registered before it exists, so that no other run of this process takes the new branch for that of a
-        # killed run.
+        # The branch is registered before it exists. Otherwise, another run in this process could mistake
+        # it for the branch of a killed run.
         _active_branches.add(staging.branch)
         repo.create_branch(staging.branch, start)
         for name in left:
@@ -280,9 +280,9 @@ class Staging:
             old = self.repo.readonly_session(snapshot_id=self.base)
             now = self.repo.readonly_session(branch=self.target)
             arrays = [path for path in _list_conflict_paths(error) if not _is_group(now, path)]
-            # Another ingest published in between. Its positions along the concatenation dimension collide
-            # with ours, so the data must be planned again. Other conflicts are edits by people, which are
-            # never overwritten.
+            # Another ingest published in the meantime. Its positions along the concatenation dimension
+            # collide with ours, so the data must be planned again. Other conflicts are edits by people,
+            # which are never overwritten.
             if not arrays or read_ledger(old, group) != read_ledger(now, group):
                 raise OvertakenError from error
             raise MergeConflictError(
