@@ -1,4 +1,4 @@
-"""Input arrays of derived arrays, read from one version of a repository."""
+"""The input arrays of derived arrays, read from one version of a repository."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microsecon
 
 @dataclass(frozen=True)
 class StoredArray:
-    """A stored array that is the input of a derived array: its metadata, and access to its references and
-    values.
-    """
+    """A stored input array of a derived array: its metadata, chunk references and values."""
 
     session: Session
     node: NodeSnapshot
@@ -48,35 +46,37 @@ class StoredArray:
 
     @property
     def path(self) -> str:
-        """The path of an array that is the input of a derived array."""
+        """The path of the array."""
         return self.node.path
 
     @property
     def group(self) -> str:
-        """The path of the group that contains an input array."""
+        """The path of the group that contains the array."""
         return get_parent(self.path) or ROOT
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
-        """The dimension names of an input array; `dim_0`, `dim_1`, ... for unnamed ones, as in
-        xarray.
+        """The dimension names of the array. As in xarray, unnamed dimensions are called `dim_0`, `dim_1`,
+        ...
         """
         names = self.document.get("dimension_names") or [None] * len(self.shape)
         return tuple(f"dim_{axis}" if name is None else name for axis, name in enumerate(names))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of cells of an input array along each dimension."""
+        """The number of cells along each dimension."""
         return tuple(self.document["shape"])
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The attributes of an input array as they are stored."""
+        """The attributes of the array, as stored."""
         return dict(self.document.get("attributes") or {})
 
     @cached_property
     def decoded_attributes(self) -> dict[str, Any]:
-        """The attributes of an input array as xarray decodes them: a `_FillValue` is a number."""
+        """The attributes of the array, as xarray decodes them: `_FillValue` is a number, not an encoded
+        string.
+        """
         attributes = dict(self.attributes)
         fill = cf.decode_fill_value(attributes.pop("_FillValue", None), self.zarr.dtype)
         return (
@@ -87,14 +87,14 @@ class StoredArray:
 
     @cached_property
     def zarr(self) -> Any:
-        """The Zarr array from which the values of an input array are read."""
+        """The Zarr array from which values are read."""
         with ignore_warnings():
             return zarr.open_array(self.session.store, path=self.path, mode="r")
 
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], ...]:
-        """The chunk borders of an input array: the first cell of each chunk, and the end, along
-        each dimension.
+        """The chunk boundaries along each dimension: the first cell of each chunk, and the end of the
+        array.
         """
         given = self.document["chunk_grid"]["configuration"]
         sizes = given["chunk_shape"] if "chunk_shape" in given else given["chunk_shapes"]
@@ -102,33 +102,29 @@ class StoredArray:
 
     @cached_property
     def refs(self) -> ArrayManifest:
-        """The references of all chunks of an input array, including uncommitted ones."""
+        """The references to all chunks of the array, including uncommitted chunks."""
         return self.session._workspace.refs(self.node)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of chunks of an input array along each dimension."""
+        """The number of chunks along each dimension."""
         return tuple(len(each) - 1 for each in self.edges)
 
     def fingerprints(self) -> Lanes:
-        """Return the fingerprint of each chunk of an input array."""
+        """Return the fingerprint of each chunk, which changes whenever the content of the chunk changes."""
         refs = self.refs
         inside = (refs.coords < np.array(self.grid, np.uint32)).all(axis=1)
         return fingerprint_grid(refs if inside.all() else refs.take(inside), self.grid)
 
     @property
     def has_unchecked_references(self) -> bool:
-        """True if a virtual chunk of an input array has no checksum, so that its changes go
-        unnoticed.
-        """
+        """True if any virtual chunk has no checksum, so that changes to it go unnoticed."""
         refs = self.refs
         unchecked = (refs.etag_codes == NO_ETAG) & (refs.last_modified == 0)
         return bool(((refs.kind == VIRTUAL) & unchecked).any())
 
     def meaning(self, *, all_attributes: bool) -> Lanes:
-        """Hash the metadata that determines how an input array is decoded, and all attributes if
-        requested.
-        """
+        """Hash the metadata that determines how the array is decoded, optionally with all attributes."""
         attributes = self.attributes
         relevant = attributes if all_attributes else {key: attributes.get(key) for key in _DECODING}
         keys = ("data_type", "codecs", "fill_value", "chunk_key_encoding", "storage_transformers")
@@ -138,7 +134,7 @@ class StoredArray:
 
     @cached_property
     def coordinates(self) -> dict[str, StoredArray]:
-        """The one-dimensional coordinates of an input array, where they exist."""
+        """The one-dimensional coordinate arrays of the dimensions that have one."""
         found = {dim: find_array(self.session, join(self.group, dim)) for dim in self.dims if "/" not in dim}
         return {
             dim: each
@@ -148,9 +144,7 @@ class StoredArray:
 
     @cached_property
     def auxiliary(self) -> dict[str, StoredArray]:
-        """The auxiliary coordinates that an input array names in `coordinates` and
-        `grid_mapping`.
-        """
+        """The auxiliary coordinate arrays that the attributes `coordinates` and `grid_mapping` name."""
         names = " ".join(str(self.attributes.get(key, "")) for key in ("coordinates", "grid_mapping")).split()
         found = {
             name: find_array(self.session, join(self.group, name))
@@ -165,24 +159,24 @@ class StoredArray:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """All stored values of an input array. Use this only for coordinates, which are small."""
+        """All stored values of the array. Use this only for coordinates, which are small."""
         with ignore_warnings():
             return np.asarray(self.zarr[...])
 
     @cached_property
     def time_coding(self) -> cf.TimeCoding | None:
-        """The encoding of times in an input array; None if it does not contain times."""
+        """How the array encodes times; None if it does not contain times."""
         attributes = self.attributes
         return cf.parse_time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
 
     @cached_property
     def decoded_dtype(self) -> np.dtype[Any]:
-        """The dtype of the decoded values of an input array."""
+        """The dtype of the decoded values."""
         return np.asarray(decode(self, np.zeros((0,) * len(self.shape), self.zarr.dtype))).dtype
 
 
 class DecodedCoordinates:
-    """The decoded coordinates of an input array, read once."""
+    """The decoded coordinates of an input array, read on first use."""
 
     def __init__(self, array: StoredArray) -> None:
         self._array = array
@@ -201,7 +195,7 @@ class DecodedCoordinates:
     def block(
         self, cells: Sequence[tuple[int, int]]
     ) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
-        """Return the coordinates of a block of an input array."""
+        """Return the decoded coordinates of one block of the array."""
         ranges = {dim: slice(*span) for dim, span in zip(self._array.dims, cells, strict=True)}
         return {
             name: (dims, values[tuple(ranges[dim] for dim in dims)], attributes)
@@ -210,7 +204,7 @@ class DecodedCoordinates:
 
 
 def decode(array: StoredArray, stored: NDArray[Any]) -> NDArray[Any]:
-    """Decode the stored values of an input array as `xarray.open_zarr` does."""
+    """Decode stored values of an input array as `xarray.open_zarr` does."""
     attributes = array.decoded_attributes
     if not _needs_decoding(attributes):
         return stored  # and xarray need not be imported
@@ -229,7 +223,7 @@ def _needs_decoding(attributes: Mapping[str, Any]) -> bool:
 
 
 def find_array(session: Session, path: str) -> StoredArray | None:
-    """Find the input array of a derived array at a path; return None if there is none."""
+    """Return the array at a path as an input of derived arrays, or None if there is no array."""
     node = session._workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         return None
@@ -237,7 +231,9 @@ def find_array(session: Session, path: str) -> StoredArray | None:
 
 
 def get_array(session: Session, path: str, what: str) -> StoredArray:
-    """Return the input array of a derived array at a path. NodeNotFoundError lists the arrays that exist."""
+    """Return the array at a path as an input of derived arrays. If it is missing, raise NodeNotFoundError,
+    which lists the existing arrays.
+    """
     found = find_array(session, path)
     if found is None:
         raise NodeNotFoundError(
@@ -256,7 +252,7 @@ def array_document(
     fill: Any = None,
     codec: str | None = None,
 ) -> dict[str, Any]:
-    """Create the zarr.json of a derived array, as zarr would write it."""
+    """Create the `zarr.json` metadata of a derived array, as zarr would write it."""
     from icefloe.ingest.options import make_compressors
 
     more: dict[str, Any] = {} if codec is None else {"compressors": make_compressors(codec)}
@@ -277,7 +273,7 @@ def array_document(
 
 
 def check_regular(array: StoredArray) -> None:
-    """Raise InvalidInputError if the chunk grid of an input array is of an unknown kind."""
+    """Raise InvalidInputError if the type of an input array's chunk grid is not supported."""
     if array.document["chunk_grid"]["name"] not in ("regular", "rectilinear"):
         raise InvalidInputError(
             f"{array.path} has a chunk grid of kind {array.document['chunk_grid']['name']}; inputs need a"

@@ -1,4 +1,4 @@
-"""Axes: the dependence of output cells on the cells of an input dimension."""
+"""Axes describe which cells along an input dimension each output cell depends on."""
 
 from __future__ import annotations
 
@@ -17,42 +17,37 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 
 Cells: TypeAlias = NDArray[np.int64]
 Span: TypeAlias = tuple[int, int]
-"""The first cell and the end of a range."""
+"""A range of cells: the first cell, and the end (exclusive)."""
 
 
 class Axis(ABC):
-    """An axis of an input array: the dependence of output cells on the cells along one dimension."""
+    """An axis of an input array. It describes which cells along one dimension each output cell depends on."""
 
     outputs: tuple[str, ...] = ()
-    """The output dimensions that determine which input cells are needed."""
+    """The output dimensions on which the needed input cells depend."""
     is_dropped: bool = False
-    """True if the output lacks the dimension."""
+    """True if the output does not have this dimension."""
 
     @abstractmethod
     def cells(self, *spans: Span) -> Span:
-        """Return the range of input cells that an axis of a derived array needs for ranges of output
-        cells.
-        """
+        """Return the range of input cells that is needed to compute the given ranges of output cells."""
 
     def codes(self, cells: Span, *spans: Span) -> Cells | None:
-        """Return the output cell, relative to its range, to which an axis of a derived array maps each input
-        cell; -1 for none.
+        """Map each input cell to an output cell, given as an offset in the output range; -1 if there is none.
 
-        None means that input and output cells correspond one to one.
+        Return None if input and output cells correspond one to one.
         """
         return None
 
     def bounds(self, spans: Sequence[Cells]) -> tuple[Cells, Cells]:
-        """Return the ranges of input cells that an axis of a derived array needs for all combinations of
-        output ranges.
-        """
+        """Return the start and end of the needed input cells, for all combinations of output ranges."""
         shape = tuple(len(each) for each in spans)
         found = np.array([self.cells(*each) for each in _combine_spans(spans)], np.int64).reshape(*shape, 2)
         return found[..., 0], found[..., 1]
 
     def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
-        """Hash everything except the ranges on which an axis of a derived array depends, for all combinations
-        of output ranges.
+        """Hash how input cells map to output cells, for all combinations of output ranges. The input ranges
+        themselves are not part of the hash.
         """
         shape = tuple(len(each) for each in spans)
         hashes = []
@@ -65,8 +60,8 @@ class Axis(ABC):
 
 @dataclass(frozen=True)
 class SameAxis(Axis):
-    """An axis of an input array: each output cell depends on the same input cell, and on some cells before
-    and after it.
+    """An axis along which each output cell depends on the same input cell, and on a halo of cells before and
+    after it.
     """
 
     dim: str
@@ -99,7 +94,7 @@ class SameAxis(Axis):
 
 @dataclass(frozen=True)
 class CoarseAxis(Axis):
-    """An axis of an input array: each output cell depends on `factor` consecutive cells."""
+    """An axis along which each output cell depends on `factor` consecutive input cells."""
 
     dim: str
     size: int
@@ -126,9 +121,7 @@ class CoarseAxis(Axis):
 
 @dataclass(frozen=True)
 class WholeAxis(Axis):
-    """An axis of an input array that the output does not have: every output cell depends on all
-    cells.
-    """
+    """An axis that the output does not have. Every output cell depends on all cells along it."""
 
     size: int
     is_dropped = True
@@ -148,7 +141,7 @@ class WholeAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class GroupAxis(Axis):
-    """An axis of an input array: each output cell depends on the cells of one group."""
+    """An axis along which each output cell depends on the input cells of one group."""
 
     dim: str
     groups: Cells
@@ -159,8 +152,8 @@ class GroupAxis(Axis):
 
     @staticmethod
     def of(dim: str, groups: Cells, count: int) -> GroupAxis:
-        """Create an axis of an input array from groups: find the range of cells of each; empty
-        groups have an empty range.
+        """Create an axis from the group of each cell, by finding the range of cells that each group spans.
+        Empty groups have an empty range.
         """
         cells = np.flatnonzero(groups >= 0)
         first, end = np.full(count, len(groups), np.int64), np.zeros(count, np.int64)
@@ -205,13 +198,13 @@ class GroupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class LookupAxis(Axis):
-    """An axis of an input array: a table contains the input cell of each output cell, such as the mean of its
-    month.
+    """An axis along which a table assigns an input cell to each output cell, such as the climatological mean
+    of its month.
     """
 
     dim: str
     table: Cells
-    """The input cell of each output cell; -1 for output cells without one."""
+    """The input cell of each output cell; -1 if it has none."""
 
     @property
     def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -232,7 +225,7 @@ class LookupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class WindowAxis(Axis):
-    """An axis of an input array: each output cell depends on the range of cells that a user's function
+    """An axis along which each output cell depends on the range of input cells that a user's function
     returns.
     """
 

@@ -1,5 +1,5 @@
-"""Tasks that compute output chunks: read the input blocks, call the function, write the chunks, and audit
-them."""
+"""Tasks that compute the chunks of derived arrays: read input blocks, call the function, write chunks, and
+audit them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession, Session
 
 _AUDIT_MARGIN = 2
-"""The number of cells by which the audit widens a block, to check that the result does not change."""
+"""The number of cells by which the audit widens a block, to check that this does not change the result."""
 
 
 @dataclass(frozen=True)
 class TaskInput:
-    """An input from which a task computes chunks of a derived array."""
+    """An input array from which a task computes chunks of a derived array."""
 
     name: str
     path: str
     session: Session | None
-    """The session to read from; None for the session to which the task writes."""
+    """The session to read from; None to read from the session to which the task writes."""
     axes: tuple[Axis, ...]
     with_coordinates: bool
 
 
 @dataclass(frozen=True)
 class DeriveTask:
-    """A task that computes some chunks of a derived array on an executor."""
+    """A task that computes some chunks of a derived array, possibly in another process."""
 
     fork: ForkSession
     label: str
@@ -51,7 +51,7 @@ class DeriveTask:
     chunks: NDArray[np.int64]
     """The coordinates of the output chunks, one row per chunk."""
     audited: tuple[int, ...]
-    """The rows of `chunks` that are audited: computed twice and compared."""
+    """The row numbers in `chunks` to audit, that is, to compute again and compare."""
     cache_bytes: int
 
 
@@ -68,7 +68,7 @@ class Computed:
 
 
 def compute_chunks(task: DeriveTask) -> Computed:
-    """Compute, write and audit some chunks of a derived array in a task. It may run more than once."""
+    """Compute, write and audit the chunks of a task. A task may run more than once."""
     collector = Collector(task.fork)
     readers = [_Reader(each, each.session or task.fork, task.cache_bytes) for each in task.inputs]
     with ignore_warnings():
@@ -87,7 +87,7 @@ def compute_chunks(task: DeriveTask) -> Computed:
 
 
 def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], label: str) -> Any:
-    """Pack computed values of a derived array by `scale_factor`, `add_offset` and `_FillValue`."""
+    """Encode computed values using `scale_factor`, `add_offset` and `_FillValue`."""
     scale, offset, fill = (encoding.get(key) for key in ("scale_factor", "add_offset", "_FillValue"))
     if scale is None and offset is None and values.dtype == dtype and fill is None:
         return values
@@ -127,9 +127,9 @@ def make_tasks(
     own: Session,
     cache_bytes: int,
 ) -> Iterator[DeriveTask]:
-    """Divide the chunks of a derived array to compute among tasks.
+    """Divide the chunks to compute among tasks.
 
-    Neighbours go to one task, because they share input.
+    Neighbouring chunks go to the same task, because they share input chunks.
     """
     inputs = tuple(
         TaskInput(
@@ -180,8 +180,8 @@ def _audit(
     stored: Any,
     read: Any,
 ) -> str | None:
-    """Compare a chunk with its stored values, with a second computation, and with a computation over a wider
-    block."""
+    """Audit a chunk: compare the computed values with the stored chunk, with a second computation, and with a
+    computation over a wider block."""
     at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
     if not _is_same(np.asarray(read), np.asarray(stored)):
         return f"{task.path} ({at}): stored values differ from computed values, because its codecs lose data"
@@ -211,8 +211,8 @@ def _audit(
 
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether values are equal bit for bit. All NaN values are equal, as in chunks that are not
-    stored."""
+    """Return True if two arrays are equal bit for bit. All NaN values compare equal, because chunks that
+    contain only missing values are not stored."""
     if one.dtype.kind in "OUT":
         return bool(np.array_equal(one.astype(object), other.astype(object)))
     if one.dtype.kind == "f" and one.dtype == other.dtype:
@@ -227,7 +227,9 @@ def _close(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 class _Reader:
-    """A reader of blocks of one input. It caches the latest chunks for neighbouring blocks."""
+    """A reader for blocks of one input array. It caches the latest chunks, because neighbouring blocks share
+    them.
+    """
 
     def __init__(self, given: TaskInput, session: Session, cache_bytes: int) -> None:
         self._given = given
@@ -260,7 +262,7 @@ class _Reader:
             return np.zeros(shape, self._array.decoded_dtype)
         held = self._held
         if held is None or not _is_inside(held[0], cells):
-            held = self._held = None  # free the memory before the next chunk is read
+            held = self._held = None  # free memory before reading the next chunks
             held = self._held = self._read_box(cells)
         box, values = held
         own = tuple(
@@ -269,7 +271,9 @@ class _Reader:
         return values[own]
 
     def _read_box(self, cells: tuple[Span, ...]) -> tuple[tuple[Span, ...], NDArray[Any]]:
-        """Read a box of whole chunks if it is small enough, otherwise only the cells."""
+        """Read the box of whole chunks around some cells if it fits in the cache, otherwise only these
+        cells.
+        """
         box = tuple(
             (int(edges[np.searchsorted(edges, first, "right") - 1]), int(edges[np.searchsorted(edges, end)]))
             for (first, end), edges in zip(cells, self._array.edges, strict=True)

@@ -80,10 +80,9 @@ _CONSTANTS: Final = {"pi": float(np.pi), "nan": float("nan")}
 
 
 def check_expression(text: str, names: Collection[str]) -> None:
-    """Check the expression of a derived array: raise InvalidInputError if it is not arithmetic over the given
-    names.
+    """Raise InvalidInputError if an expression is not plain arithmetic over the given names.
 
-    The error names the part that is not allowed.
+    The error message quotes the part that is not allowed.
     """
     used = _check(_parse(text), text, frozenset(names))
     if not used:
@@ -91,7 +90,7 @@ def check_expression(text: str, names: Collection[str]) -> None:
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> Any:
-    """Evaluate the checked expression of a derived array over arrays, without `eval`."""
+    """Evaluate a checked expression over arrays, without `eval`."""
     return _evaluate(_parse(text), arrays)
 
 
@@ -105,7 +104,7 @@ def _parse(text: Any) -> ast.expr:
 
 
 def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
-    """Check a part of an expression, and return whether it uses an input."""
+    """Check a node of an expression. Return True if it uses an input."""
     match node:
         case ast.Constant(value=bool() | int() | float()):
             return False
@@ -147,7 +146,7 @@ def _evaluate(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
             return _COMPARISONS[type(op)](_evaluate(left, arrays), _evaluate(right, arrays))
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return FUNCTIONS[name](*(_evaluate(each, arrays) for each in arguments))
-    raise AssertionError(ast.dump(node))  # check_expression rejects all other nodes
+    raise AssertionError(ast.dump(node))  # check_expression has rejected all other nodes
 
 
 def _make_error(text: Any, problem: str) -> InvalidInputError:

@@ -1,4 +1,4 @@
-"""The functions of derived arrays, applied block by block."""
+"""The functions that compute derived arrays, applied block by block."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 Values = NDArray[Any]
 
 PART = "part"
-"""The dimension along which a partial aggregate has several numbers, such as count and sum."""
+"""The dimension along which a partial aggregate stores its numbers, such as count and sum."""
 SEGMENT = "segment"
-"""The dimension of partial aggregates. Each describes the cells of one group in one block of chunks."""
+"""The dimension along which partial aggregates are stored. Each covers the cells of one group in one block of
+input chunks.
+"""
 _ALL_BLOCKS = ("blocks", "inputs", "arrays")
-"""The parameter names that receive a dictionary of all inputs."""
+"""The names of function parameters that receive a dictionary of all inputs."""
 
 
 @dataclass(frozen=True)
 class InputBlock:
-    """A block that the function of a derived array receives: the decoded cells of one input for an output
-    chunk.
-    """
+    """The decoded cells of one input that are needed to compute an output chunk."""
 
     name: str
     dims: tuple[str, ...]
@@ -52,8 +52,8 @@ class InputBlock:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def codes(self, spans: Mapping[str, Span]) -> list[Cells | None]:
-        """Return, per axis, the output cell to which a derived array's function maps each cell of an input
-        block.
+        """Return, per axis, the output cell to which each cell of the block belongs; None if they correspond
+        one to one.
         """
         return [
             axis.codes(cells, *(spans[dim] for dim in axis.outputs))
@@ -61,9 +61,7 @@ class InputBlock:
         ]
 
     def lengths(self, spans: Mapping[str, Span]) -> list[int]:
-        """Return the number of output cells of a derived array's function along each axis; 1 for a dropped
-        axis.
-        """
+        """Return the number of output cells along each axis of the block; 1 for a dropped axis."""
         return [
             1 if axis.is_dropped else spans[axis.outputs[-1]][1] - spans[axis.outputs[-1]][0]
             for axis in self.axes
@@ -72,7 +70,7 @@ class InputBlock:
 
 @dataclass(frozen=True)
 class Function:
-    """The function of a derived array, ready to compute blocks. It is pickled to executors."""
+    """The function of a derived array, ready to compute blocks. It is pickled and sent to executors."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -83,10 +81,10 @@ class Function:
     """The dtype of the decoded values of the first input."""
     code: UserFunction | None = None
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """The output cells without any input, by dimension."""
+    """Masks of the output cells that have no input cells, keyed by dimension."""
 
     def compute(self, blocks: Sequence[InputBlock], spans: Mapping[str, Span]) -> Values:
-        """Apply the function of a derived array: compute the output cells in some ranges."""
+        """Compute the output cells in the given ranges from input blocks."""
         values = self._compute_checked(blocks, spans)
         expected = tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims)
         if values.shape != expected:
@@ -137,7 +135,9 @@ class Function:
         return _quantise(values, self.arguments) if self.name == "quantise" else values
 
     def _compute_partial(self, block: InputBlock, spans: Mapping[str, Span]) -> Values:
-        """Compute partial aggregates: dimensions `part`, `segment`, then the others of the result."""
+        """Compute partial aggregates, with the dimensions `part` and `segment` first, followed by the other
+        dimensions of the result.
+        """
         parts = reduce_parts(self.arguments["of"], block.values, block.codes(spans), block.lengths(spans))
         dropped = tuple(axis + 1 for axis, each in enumerate(block.axes) if each.is_dropped)
         names = [each.outputs[0] for each in block.axes if not each.is_dropped]
@@ -186,7 +186,7 @@ class Function:
         stacked = np.stack(results) if results else np.zeros((0, *np.shape(q)))
         lead = np.ndim(q)
         stacked = stacked.reshape(*(lengths[axis] for axis in reduced), *stacked.shape[1:])
-        # The axes are: reduced, quantile, kept. Reorder them to: quantile, then the order of the input.
+        # The axes are: reduced, quantile, kept. Reorder them to quantile first, then the input order.
         order = list(range(stacked.ndim))
         places = {axis: at for at, axis in enumerate(reduced)}
         places |= {axis: len(reduced) + lead + at for at, axis in enumerate(kept)}
@@ -208,21 +208,20 @@ class Function:
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's function for a derived array, given as `module:function`."""
+    """A user-defined function for a derived array, given as `module:function`."""
 
     code: UserCode
     arguments: Mapping[str, Any]
 
     @property
     def text(self) -> str:
-        """The user's function as the recipe names it: `module:function`."""
+        """The name of the function in the recipe: `module:function`."""
         return self.code.text
 
     def compute(
         self, blocks: Sequence[InputBlock], spans: Mapping[str, Span], dims: tuple[str, ...]
     ) -> Values:
-        """Call a user's function on the blocks of a derived array, group by group if a dimension is
-        grouped."""
+        """Call the user's function on input blocks. If a dimension is grouped, call it once per group."""
         function = self.code.load()
         grouped = [
             (block.dims[axis], each)
@@ -265,7 +264,7 @@ class UserFunction:
     def _arrange_result(
         self, found: Any, blocks: Sequence[InputBlock], spans: Mapping[str, Span], dims: tuple[str, ...]
     ) -> Values:
-        """Remove the halo from a result, and transpose it to the dimensions of the output."""
+        """Trim the halo from the function's result, and transpose it to the dimension order of the output."""
         if hasattr(found, "dims"):
             names = [str(each) for each in found.dims]
             if set(names) != set(dims):
@@ -295,7 +294,7 @@ def _bind_inputs(
     context: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Bind inputs to the parameters of a function, by name, as a dictionary, or by position."""
+    """Bind inputs to the parameters of a user's function: by name, as a dictionary, or by position."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a ufunc or another function without a signature
@@ -322,7 +321,7 @@ def _as_xarray(block: InputBlock) -> Any:
 
 
 def _select_members(blocks: Sequence[InputBlock], name: str, array: Any, dim: str, number: int) -> Any:
-    """Select the cells of one group."""
+    """Select the cells of an input array that belong to one group."""
     block = next(each for each in blocks if each.name == name)
     for axis, each in enumerate(block.axes):
         if isinstance(each, GroupAxis) and block.dims[axis] == dim:
@@ -332,7 +331,7 @@ def _select_members(blocks: Sequence[InputBlock], name: str, array: Any, dim: st
 
 
 def _trim_halo(blocks: Sequence[InputBlock], dim: str, span: Span, length: int) -> slice:
-    """Cut off the halo of a result that has the size of the input block."""
+    """Trim the halo from a result that is as large as the input block."""
     for block in blocks:
         for axis, each in enumerate(block.axes):
             first, end = block.cells[axis]
@@ -342,7 +341,9 @@ def _trim_halo(blocks: Sequence[InputBlock], dim: str, span: Span, length: int) 
 
 
 def _align_block(block: InputBlock, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
-    """Arrange a block in the dimensions of the output, with table lookups where an axis requires them."""
+    """Transpose a block to the dimension order of the output, with table lookups where an axis requires
+    them.
+    """
     values, names = block.values, []
     for number, (dim, axis) in enumerate(zip(block.dims, block.axes, strict=True)):
         if isinstance(axis, LookupAxis):

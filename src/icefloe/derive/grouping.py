@@ -20,8 +20,7 @@ _SEASONS = np.array(["DJF", "MAM", "JJA", "SON"])
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The grouping of cells along a dimension of a derived array: the group of each cell, and the group
-    labels."""
+    """A grouping of the cells along one dimension: the group of each cell, and the group labels."""
 
     dim: str
     """The name of the output dimension."""
@@ -34,7 +33,7 @@ class Grouping:
 
     @property
     def empty(self) -> NDArray[np.bool_]:
-        """A mask of the groups without cells."""
+        """A mask of the groups that contain no cells."""
         counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.labels))
         return np.asarray(counts == 0, np.bool_)
 
@@ -50,8 +49,8 @@ def group_cells(array: StoredArray, dim: str, group: Group) -> Grouping:
 
 
 def codes_of_labels(time: StoredArray, period: str, labels: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the group of each time by its recurring label, such as the month; -1 for times without a
-    group."""
+    """Return the group number of each time by its recurring label, such as the month; -1 for times that match
+    no label."""
     numbers, known = _number_recurring_periods(time, period)
     order = np.argsort(labels, kind="stable")
     found = np.searchsorted(labels[order], numbers).clip(0, max(len(labels) - 1, 0))
@@ -98,7 +97,7 @@ def _group_periods(dim: str, time: StoredArray, coding: TimeCoding, period: str)
     codes = np.where(known, numbers - first, -1)
     try:
         labels = coding.numbers(starts, time.values.dtype)
-    except ValueError:  # the stored units cannot represent midnight as a whole number
+    except ValueError:  # the stored time units cannot represent midnight as an integer
         labels = coding.numbers(starts, np.dtype("f8"))
     attributes = {key: value for key, value in time.attributes.items() if key not in ("bounds", "_FillValue")}
     return Grouping(dim, codes, labels, attributes, recurring=False)

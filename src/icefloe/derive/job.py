@@ -1,4 +1,4 @@
-"""Run a recipe: plan each output, compute and audit the changed chunks, and commit all outputs at once."""
+"""Run a recipe: plan each output, compute and audit the changed chunks, and commit all outputs together."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from icefloe.session import Session
 LOGGER: Final = logging.getLogger("icefloe.derive")
 _ATTEMPTS: Final = 5
 _AUDITED: Final = 3
-"""The number of chunks per output that the audit computes again."""
+"""The number of chunks per output that are audited, that is, computed a second time."""
 _TASKS_PER_CORE: Final = 4
 
 StartExecutor = Callable[[], AbstractContextManager[Executor]]
@@ -74,7 +74,7 @@ class Job:
     dry_run: bool = False
 
     def run(self) -> DeriveReport:
-        """Run the job of a recipe: bring all derived arrays up to date, in one commit per branch."""
+        """Bring all derived arrays of the recipe up to date, in one commit per branch."""
         reports = [
             self._run_branch(branch) for branch in dict.fromkeys(o.branch for o in self.recipe.outputs)
         ]
@@ -108,7 +108,7 @@ class Job:
 
 @dataclass
 class _Run:
-    """One attempt to update the outputs on a branch."""
+    """One attempt to update all outputs on a branch."""
 
     job: Job
     branch: str
@@ -140,7 +140,7 @@ class _Run:
                 context.__exit__(None, None, None)
 
     def _locate_outputs(self, specs: Sequence[OutputSpec]) -> dict[str, str]:
-        """Return the path of each output. Outputs that are inputs of others come first."""
+        """Return the path of each output. Outputs that other outputs read come first."""
         paths: dict[str, str] = {each.name: each.path for each in specs if each.path is not None}
         waiting = [each for each in specs if each.path is None]
         while waiting:
@@ -197,7 +197,7 @@ class _Run:
         self._set_attributes(group, describe_pyramid(spec, arrays))
 
     def _set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
-        """Set attributes of a group without changing its other attributes."""
+        """Set attributes of a group, leaving its other attributes unchanged."""
         node = self.session._workspace.node(group)
         document: dict[str, Any] = json.loads(node.user_data) if node is not None else {}
         known = document.get("attributes") or {}
@@ -217,7 +217,7 @@ class _Run:
         check_memory(output, self.job.memory_bytes)
         current = existing.fingerprints() if existing is not None else None
         if existing is not None and _get_form(existing.document) != _get_form(output.document):
-            current = None  # another writer replaced the array, or the form of its chunks changed
+            current = None  # another writer replaced the array, or its chunk layout changed
         plan = make_plan(output, records, current, full=self.job.full)
         if self.job.strict and plan.reason and not output.is_internal:
             raise _make_error(
@@ -257,19 +257,19 @@ class _Run:
         return report
 
     def _check_neighbours(self, output: Output) -> None:
-        """Raise InvalidInputError if xarray could not open the group of an output any more, because of its
-        sizes."""
+        """Raise InvalidInputError if the output's dimension sizes conflict with other arrays in its group, so
+        that xarray could no longer open it."""
         group, done = get_parent(output.path) or ROOT, [each.path for each in self.reports]
         paths = [join(group, name) for name in self.session._workspace.children(group)]
         arrays = [find_array(self.session, path) for path in paths if path != output.path]
         sizes: dict[str, set[int]] = {}
         for array in arrays:
-            # What earlier runs wrote may have the size of an earlier version of the input.
+            # Arrays written by earlier runs may still have the size of an earlier input version.
             if array is not None and (array.path in done or array.path not in self._derived_paths):
                 for dim, size in zip(array.dims, array.shape, strict=True):
                     sizes.setdefault(dim, set()).add(size)
         if any(len(each) > 1 for each in sizes.values()):
-            return  # xarray cannot open it as it is
+            return  # xarray already cannot open the group
         for own in output.dims:
             for size in sizes.get(own.name, {own.size}) - {own.size}:
                 raise _make_error(
@@ -280,7 +280,7 @@ class _Run:
 
     @cached_property
     def _derived_paths(self) -> set[str]:
-        """The paths of arrays that earlier runs have written, with their coordinates."""
+        """The paths of all arrays that earlier runs have written, including coordinates."""
         derived = list_derived(self.session)
         described = [find_attributes(self.session, path) or {} for path in derived]
         return {*derived, *(path for each in described for path in each.get("coordinates", []))}
@@ -357,12 +357,12 @@ class _Run:
             array[...] = values.astype(object) if text else values
 
     def _is_owned(self, path: str) -> bool:
-        """Return whether a coordinate was written by an earlier run."""
+        """Return True if an earlier run wrote the coordinate array at a path."""
         derived = (find_attributes(self.session, each) for each in list_derived(self.session))
         return any(path in (about or {}).get("coordinates", []) for about in derived)
 
     def _move_chunks(self, output: Output, existing: StoredArray | None, plan: OutputPlan) -> None:
-        """Copy the references of moved chunks from their source."""
+        """Copy the references of moved chunks from their old chunk coordinates."""
         node = self.session._workspace.array(output.path)
         if existing is None or existing.node.id != node.id or not len(plan.moved_to):
             return
@@ -371,7 +371,7 @@ class _Run:
     def _put_references(
         self, output: Output, array: StoredArray, source: NDArray[np.int64], target: NDArray[np.int64]
     ) -> None:
-        """Copy references from an array to the chunks of an output."""
+        """Copy chunk references from an array to an output."""
         self.changed = True
         refs, order = array.refs, _sort_rows(target)
         row_of = np.full(array.grid, -1, np.int64)
@@ -411,8 +411,8 @@ class _Run:
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _set_placeholders(self, output: Output, plan: OutputPlan) -> None:
-        """Set placeholder references for the chunks that a dry run would compute, because other outputs
-        depend on these chunks.
+        """Set placeholder references for the chunks that are not computed in a dry run, because plans of
+        other outputs depend on these references.
         """
         order = _sort_rows(plan.recomputed)
         rows = plan.recomputed[order]
@@ -422,7 +422,7 @@ class _Run:
         self.session._workspace.put_refs(node, replace(refs, chunk_ids=digests[:, :12].copy()))
 
     def _store_record(self, output: Output, plan: OutputPlan, before: DerivedRecords | None) -> None:
-        """Store the records of an output, if anything changed."""
+        """Store the records of an output if they changed."""
         if self.job.dry_run and self.changed:
             return
         array = get_array(self.session, output.path, output.spec.name)
@@ -477,7 +477,7 @@ class _Run:
         return found
 
     def _resolve_recipe(self, output: Output) -> OutputSpec:
-        """Return the recipe of an output with absolute paths of all arrays."""
+        """Return the recipe of an output, with the absolute paths of all arrays."""
         paths = {each.name: each.array.path for each in output.sources or output.inputs}
         inputs = tuple(replace(each, array=paths.get(each.name, each.array)) for each in output.spec.inputs)
         return replace(output.spec, path=output.path, inputs=inputs)
@@ -524,7 +524,7 @@ def _sort_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def _is_same_recipe(before: DerivedRecords | None, attributes: Mapping[str, Any]) -> bool:
-    """Return whether two recipes differ only in the snapshots of inputs, which needs no commit."""
+    """Return True if the recipe and the input digests match the stored ones, so that no commit is needed."""
     if before is None or any(
         before.attributes.get(key) != attributes[key] for key in ("recipe", "coordinates")
     ):
@@ -534,7 +534,7 @@ def _is_same_recipe(before: DerivedRecords | None, attributes: Mapping[str, Any]
 
 
 def _get_form(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the metadata that determines the form of chunks. Only arrays with equal forms can share
+    """Return the metadata that determines the chunk layout. Only arrays with the same layout can share
     chunks."""
     keys = ("data_type", "codecs", "fill_value", "chunk_grid", "chunk_key_encoding")
     return (len(document["shape"]), *(json.dumps(document.get(key), sort_keys=True) for key in keys))
@@ -549,7 +549,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _make_placeholder(session: Session, path: str) -> StoredArray:
-    """Create a placeholder for an array that another output of the recipe will create."""
+    """Create a placeholder for an input array that another output of the recipe will create."""
     from icefloe._internal.ids import NodeId
     from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 

@@ -1,4 +1,4 @@
-"""The lineage of derived arrays: their inputs, and whether these have changed since."""
+"""The lineage of derived arrays: their inputs, and whether the inputs have changed since."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INPUT_KEYS = frozenset(("name", "array", "repository", "snapshot", "pinned", "d
 
 @dataclass(frozen=True, slots=True)
 class Lineage(Report):
-    """The lineage of a derived array: its recipe and inputs, and whether they have changed."""
+    """The lineage of a derived array: its recipe, its inputs, and whether it is up to date."""
 
     path: str
     """The path of the array."""
@@ -35,15 +35,15 @@ class Lineage(Report):
     recipe: Mapping[str, Any]
     """The recipe of the array, including defaults."""
     commit: str | None
-    """The latest commit of a run that changed the array; None if it has expired."""
+    """The latest commit in which a run changed the array; None if that commit has expired."""
     versions: Mapping[str, str]
-    """The versions of the software with which the array was last computed."""
+    """The software versions with which the array was last computed."""
     is_current: bool
     """False if an input in this repository, or the array itself, has changed since it was computed."""
 
 
 def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None) -> Lineage:
-    """Read the lineage of a derived array. The code of its recipe is not imported.
+    """Read the lineage of a derived array, without importing user code from its recipe.
 
     Parameters
     ----------
@@ -58,13 +58,13 @@ def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None
     Returns
     -------
     Lineage
-        Inputs, recipe, commit, and whether the array is up to date. Inputs in other repositories and inputs
-        at a fixed version are not compared.
+        Inputs, recipe, commit, and whether the array is up to date. Inputs in other repositories or at a
+        fixed version are not checked.
 
     Raises
     ------
     NodeNotFoundError
-        If there is no such array, or if it was not derived.
+        If the array does not exist or is not a derived array.
     """
     path = normalize("/" + array)
     session = (
@@ -85,7 +85,7 @@ def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None
 
 
 def find_lineage(repo: Repository, session: Session, path: str) -> Lineage | None:
-    """Return the lineage of an array at a path; None if it was not derived."""
+    """Return the lineage of the array at a path, or None if it is not a derived array."""
     about = find_attributes(session, path)
     if about is None:
         return None
@@ -104,7 +104,7 @@ def find_lineage(repo: Repository, session: Session, path: str) -> Lineage | Non
 
 
 def list_derived(session: Session) -> list[str]:
-    """List the paths of all derived arrays, which have a lineage."""
+    """List the paths of all derived arrays."""
     paths = [
         each[len(DERIVED) : -len(RECORDS)]
         for each in session._workspace.below(DERIVED)
@@ -114,7 +114,7 @@ def list_derived(session: Session) -> list[str]:
 
 
 def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
-    """Return the attributes with the lineage of an array; None if it was not derived."""
+    """Return the attributes that describe the lineage of an array, or None if it is not a derived array."""
     found = find_array(session, f"{records_group(path)}{RECORDS}")
     if found is None or find_array(session, path) is None or not _is_description(found.attributes):
         return None
@@ -122,7 +122,9 @@ def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
 
 
 def _is_description(found: Mapping[str, Any]) -> bool:
-    """Validate that attributes have the form that a run writes, because anybody may write to a repository."""
+    """Return True if attributes have the form that a run writes. They are untrusted, because anybody may
+    write to a repository.
+    """
     inputs, versions = found.get("inputs"), found.get("versions")
     return (
         {"name", "path", "function", "level", "own"} <= found.keys()
@@ -139,7 +141,7 @@ def _is_description(found: Mapping[str, Any]) -> bool:
 def stored_recipe(repo: Repository, allowed: Collection[str], branch: str = "main") -> DeriveRecipe:
     """Combine the recipes of all derived arrays on a branch into one recipe.
 
-    A repository can contain the name of any code, so only functions in `allowed` modules are accepted.
+    A stored recipe could name arbitrary code, so only functions in `allowed` modules are accepted.
     """
     session = repo.readonly_session(branch)
     outputs: dict[str, OutputSpec] = {}

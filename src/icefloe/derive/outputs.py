@@ -1,4 +1,6 @@
-"""Resolve the outputs of a recipe against their inputs: location, shape, metadata and coordinates."""
+"""Resolve the outputs of a recipe against their inputs, which determine location, shape, metadata and
+coordinates.
+"""
 
 from __future__ import annotations
 
@@ -38,27 +40,27 @@ BLOCK_CHUNKS: Final = 8
 _MANY_CHUNKS: Final = 16
 """The number of input chunks per group above which partial aggregates are stored."""
 _GROUPS_PER_CHUNK: Final = 64
-"""The number of groups per chunk when grouping by the values of an array. Recurring periods have one chunk
-each."""
+"""The number of groups per output chunk when grouping by the values of an array. With recurring periods, each
+period has its own chunk."""
 _REDUCING_FUNCTIONS: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
-"""The functions that reduce several cells to one."""
+"""The built-in functions that reduce several cells to one."""
 _PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """A coordinate array that belongs to an output of a recipe."""
+    """A coordinate array to write together with an output."""
 
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: Mapping[str, Any]
     source: StoredArray | None = None
-    """The array from which it is copied."""
+    """The array from which the coordinate is copied; None if it is computed."""
 
 
 @dataclass(frozen=True)
 class OutputDim:
-    """A dimension of a recipe's output."""
+    """A dimension of an output array."""
 
     name: str
     size: int
@@ -67,14 +69,14 @@ class OutputDim:
 
     @property
     def spans(self) -> Cells:
-        """The first cell and the end of each chunk along a dimension of an output, one row per chunk."""
+        """The first cell and the end of each chunk along the dimension, one row per chunk."""
         starts = np.arange(0, self.size, self.chunk, dtype=np.int64)
         return np.stack([starts, np.minimum(starts + self.chunk, self.size)], axis=-1)
 
 
 @dataclass(frozen=True)
 class ResolvedInput:
-    """An input of a recipe's output, and how the output depends on each of its dimensions."""
+    """An input of an output, and how the output depends on each dimension of the input."""
 
     name: str
     array: StoredArray
@@ -88,44 +90,44 @@ class Output:
     spec: OutputSpec
     path: str
     records: str
-    """The path of its array of records."""
+    """The path of the array that stores the output's records."""
     dims: tuple[OutputDim, ...]
     inputs: tuple[ResolvedInput, ...]
     function: Function
     document: Mapping[str, Any]
-    """Its zarr.json."""
+    """The `zarr.json` metadata of the output array."""
     coordinates: Mapping[str, Coordinate]
-    """The coordinates to write, by path."""
+    """The coordinates to write, keyed by path."""
     sources: tuple[ResolvedInput, ...] = ()
-    """The inputs of the recipe if the output is computed from stored partial aggregates."""
+    """The original inputs, if the output is computed from stored partial aggregates."""
     partial_axes: tuple[Axis, ...] = ()
-    """The axes that describe how the output depends on its partial aggregates."""
+    """Axes that describe how the output depends on the partial aggregates."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The dimension names of a recipe's output."""
+        """The dimension names of the output."""
         return tuple(dim.name for dim in self.dims)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of chunks of a recipe's output along each dimension."""
+        """The number of chunks of the output along each dimension."""
         return tuple(len(dim.spans) for dim in self.dims)
 
     @property
     def is_by_reference(self) -> bool:
-        """True if the chunks of an output are references to chunks of its input, and nothing has to be
+        """True if the output shares the chunks of its input by reference, so that nothing has to be
         computed."""
         return self.function.name == "by reference"
 
     @property
     def is_internal(self) -> bool:
-        """True for outputs that store partial aggregates, which are hidden from users."""
+        """True if the output stores partial aggregates, which are hidden from users."""
         return self.function.name == "partial"
 
 
 def locate_output(spec: OutputSpec, first: StoredArray, *, same_repository: bool) -> str:
-    """Choose where an output of a recipe for derived arrays is stored: next to its input if both have the
-    same coordinates.
+    """Choose the path at which an output is stored. It is stored next to its input if both have the same
+    coordinates.
     """
     if spec.path is not None:
         return spec.path
@@ -143,13 +145,13 @@ def locate_output(spec: OutputSpec, first: StoredArray, *, same_repository: bool
 def resolve_output(
     spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], folder: str, session: Session
 ) -> list[Output]:
-    """Resolve an output of a recipe against its inputs; two outputs if partial aggregates are stored.
+    """Resolve an output of a recipe against its inputs. Return two outputs if partial aggregates are stored.
 
-    The output is stored through `session`.
+    The output is written through `session`.
     """
     for array in arrays.values():
         check_regular(array)
-    if spec.function == "anomaly":  # the normals are the last input, regardless of the order in the recipe
+    if spec.function == "anomaly":  # normals come last, whatever their position in the recipe
         arrays = dict(sorted(arrays.items(), key=lambda each: bool(set(each[1].dims) & set(_PERIODS))))
     _check_dimensions(spec, arrays)
     first = next(iter(arrays.values()))
@@ -207,7 +209,7 @@ def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> 
 
 
 def _is_in_place(path: str, coordinate: Coordinate, session: Session) -> bool:
-    """Return whether an existing coordinate equals the coordinate that would be copied to the output."""
+    """Return True if a coordinate would be copied onto itself, so that there is nothing to write."""
     source = coordinate.source
     return source is not None and source.session is session and source.path == path
 
@@ -319,9 +321,11 @@ def _output_dim(
     grouping = groupings[dim]
     count = len(grouping.labels)
     labels = Coordinate((grouping.dim,), grouping.labels, grouping.attributes)
-    if grouping.recurring:  # independent of the number of groups, so a new group does not change the chunks
+    if (
+        grouping.recurring
+    ):  # independent of the number of groups, so a new group does not change the chunk length
         return OutputDim(grouping.dim, count, 1 if grouping.dim in _PERIODS else _GROUPS_PER_CHUNK, labels)
-    # As many periods as the first chunk covers, so appended data does not change the chunks.
+    # Use as many periods as the first chunk covers, so that appended data does not change the chunk length.
     first = grouping.codes[:chunk][grouping.codes[:chunk] >= 0]
     periods = int(first.max() - first.min()) + 1 if len(first) else 1
     return OutputDim(grouping.dim, count, min(periods, chunk), labels)
@@ -337,8 +341,8 @@ def _copy(coordinate: StoredArray) -> Coordinate:
 
 
 def _coarsen_coordinate(coordinate: StoredArray | None, factor: int, *, first: bool) -> Coordinate | None:
-    """Label each coarse cell with the mean of the labels of its cells, as xarray does, or with the first
-    label."""
+    """Compute the coordinate of a coarsened dimension. The label of each coarse cell is the mean label of its
+    input cells, as in xarray, or the first label."""
     if coordinate is None:
         return None
     copied = replace(_copy(coordinate), source=None)
@@ -388,7 +392,9 @@ def _make_axes(
 
 
 def _find_normals(spec: OutputSpec, normals: StoredArray, dim: str, values: StoredArray) -> LookupAxis:
-    """Find the climatological normal for each cell by the month, season or day of its time."""
+    """Create the axis that assigns a climatological normal to each cell, by the month, season or day of its
+    time.
+    """
     labels = normals.coordinates.get(dim)
     times = [each for each in values.coordinates.values() if each.time_coding is not None]
     if dim not in _PERIODS or labels is None or not times:
@@ -423,7 +429,9 @@ def _arguments(spec: OutputSpec) -> dict[str, Any]:
 def _choose_dtype(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction | None
 ) -> np.dtype[Any]:
-    """Return the dtype of an output: from the recipe, or derived from the function and its inputs."""
+    """Return the dtype of an output, either given in the recipe or derived from the function and its
+    inputs.
+    """
     if spec.dtype is not None:
         return _parse_dtype(spec, spec.dtype)
     first = inputs[0].array.decoded_dtype
@@ -467,7 +475,7 @@ def _parse_dtype(spec: OutputSpec, given: Any) -> np.dtype[Any]:
 def _dtype_of_code(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction
 ) -> np.dtype[Any]:
-    """Find the dtype that a user's function returns by calling it on blocks of ones."""
+    """Determine the dtype that a user's function returns, by calling it on blocks of ones."""
     blocks, spans = _make_small_blocks(inputs, dims)
     try:
         return code.compute(blocks, spans, tuple(dim.name for dim in dims)).dtype
@@ -478,7 +486,9 @@ def _dtype_of_code(
 def _make_small_blocks(
     inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
 ) -> tuple[list[InputBlock], dict[str, Span]]:
-    """Create blocks of ones for one output cell, to find out the dtype that a function returns."""
+    """Create input blocks of ones for a single output cell, to determine the dtype that a function
+    returns.
+    """
     spans = {dim.name: (0, min(1, dim.size)) for dim in dims}
     blocks = []
     for each in inputs:
@@ -533,7 +543,7 @@ def _make_coordinates(
 def make_document(
     dims: Sequence[OutputDim], spec: OutputSpec, dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Create the zarr.json of a recipe's output."""
+    """Create the `zarr.json` metadata of an output array."""
     stored = _parse_dtype(spec, spec.encoding.get("dtype", dtype))
     kind: Any = str if stored.kind in "OUT" else stored
     fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
@@ -558,7 +568,7 @@ def make_document(
 
 
 def _with_partials(output: Output) -> list[Output]:
-    """Split a reduction over many chunks into partial aggregates and a reduction of these."""
+    """If an output reduces many chunks, split it into stored partial aggregates and their combination."""
     spec, given = output.spec, output.inputs[0]
     if spec.function not in REDUCTIONS:
         return [output]
@@ -578,10 +588,10 @@ def _is_recurring(axis: Axis) -> bool:
 
 
 def _split_reduction(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Output]:
-    """Divide a reduction along an axis into partial aggregates and their combination.
+    """Split a reduction along an axis into partial aggregates and their combination.
 
-    A partial aggregate describes the cells of one group in one block of input chunks. The partial aggregates
-    of a group are consecutive.
+    Each partial aggregate covers the cells of one group in one block of input chunks. The partial aggregates
+    of a group are adjacent.
     """
     given, how = output.inputs[0], output.spec.function
     array = given.array
@@ -623,21 +633,23 @@ def _split_reduction(output: Output, number: int, axis: GroupAxis | WholeAxis) -
     owners: Axis = WholeAxis(len(keys))
     if isinstance(axis, GroupAxis):
         owners = GroupAxis.of(axis.dim, keys // blocks, len(axis.first))
-    # The array is set when the partial aggregates are written.
+    # The input array is set once the partial aggregates are written.
     axes = (WholeAxis(parts), owners, *(SameAxis(dim.name, dim.size) for dim in others))
     rest = replace(output, function=combine, inputs=(), sources=output.inputs, partial_axes=axes)
     return [partial, rest]
 
 
 def read_partials(output: Output, array: StoredArray) -> Output:
-    """Return the output of a recipe that reduces stored partial aggregates."""
+    """Return the output with the stored partial aggregates as its input."""
     return replace(output, inputs=(ResolvedInput(PART, array, output.partial_axes),))
 
 
 def check_location(
     output: Output, existing: StoredArray | None, session: Session, *, is_derived: bool
 ) -> None:
-    """Raise InvalidInputError if an output of a recipe would replace an array that no recipe has created."""
+    """Raise InvalidInputError if an output would overwrite one of its inputs, or an array that is not
+    derived.
+    """
     if existing is not None and not is_derived:
         raise _make_error(
             output.spec,

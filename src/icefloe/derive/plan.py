@@ -1,8 +1,9 @@
-"""Plan a run: compare digests of everything on which output chunks depend, and select the chunks to compute.
+"""Plan a run: compare the digests of everything that output chunks depend on, and select the chunks to
+compute.
 
 The digest of a chunk covers the function, the metadata that determines how inputs are decoded, the cells of
 its block relative to their chunks, and the fingerprints of all input chunks in the block. Equal digests imply
-equal results regardless of the history, so neither transaction logs nor old snapshots are needed.
+equal results, whatever the history. Therefore neither transaction logs nor old snapshots are needed.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """The plan for an output of a recipe: the chunks of the derived array to keep, to move and to compute."""
+    """The plan for one output: which chunks of the derived array to keep, move or compute."""
 
     digests: Lanes
     kept: Mask
     moved_to: Cells
-    """The coordinates of chunks whose content exists at other coordinates, one row per chunk."""
+    """The coordinates of chunks whose content already exists at other chunk coordinates, one row per
+    chunk.
+    """
     moved_from: Cells
     recomputed: Cells
     """The coordinates of chunks to compute, one row per chunk."""
@@ -43,10 +46,10 @@ class OutputPlan:
 def make_plan(
     output: Output, records: DerivedRecords | None, current: Lanes | None, *, full: bool = False
 ) -> OutputPlan:
-    """Plan the chunks of a derived array to compute, by comparing its digests with its records.
+    """Plan which chunks of a derived array to compute, by comparing digests with its records.
 
-    `current` contains the fingerprints of the existing chunks of the output; a chunk that another writer
-    changed does not match its record and is computed again.
+    `current` contains the fingerprints of the existing output chunks. A chunk that another writer changed
+    does not match its record and is computed again.
     """
     digests = compute_digests(output)
     grid = output.grid
@@ -77,12 +80,10 @@ def make_plan(
 
 
 def compute_digests(output: Output) -> Lanes:
-    """Return the digest of everything that each chunk of a derived array depends on, to plan which to
-    compute.
-    """
-    # A digest covers everything that can change the values of a chunk, and nothing else: not its position, so
-    # that equal content is moved by reference, and not the snapshot, so that unrelated commits change
-    # nothing.
+    """Return, for each chunk of an output, a digest of everything on which it depends."""
+    # A digest covers everything that can change the values of a chunk, and nothing else. It excludes the
+    # position, so that equal content can be moved by reference, and the snapshot, so that unrelated commits
+    # change nothing.
     digests = hash_bytes(json.dumps(_describe(output), sort_keys=True, default=str).encode())
     spans = {dim.name: dim.spans for dim in output.dims}
     rank = len(output.dims)
@@ -101,9 +102,7 @@ def compute_digests(output: Output) -> Lanes:
 
 
 def describe_meaning(output: Output) -> str:
-    """Hash the common part of all digests in the plan of a derived array.
-
-
+    """Hash everything that affects all chunks of an output, such as the function.
 
     If this hash changes, all chunks are computed again.
     """
@@ -115,7 +114,7 @@ def describe_meaning(output: Output) -> str:
 
 
 def largest_block_bytes(output: Output) -> int:
-    """Return an upper bound on the memory that one planned chunk of a derived array takes, in bytes."""
+    """Return an upper bound on the memory needed to compute one output chunk, in bytes."""
     total = 0
     for given in output.inputs:
         size = given.array.decoded_dtype.itemsize
@@ -128,9 +127,7 @@ def largest_block_bytes(output: Output) -> int:
 
 
 def check_memory(output: Output, memory_bytes: int) -> None:
-    """Raise InvalidInputError if the plan of a derived array has a chunk that exceeds the memory of a
-    task.
-    """
+    """Raise InvalidInputError if computing one output chunk would exceed the memory of a task."""
     needed = largest_block_bytes(output)
     if needed > memory_bytes:
         raise InvalidInputError(
@@ -141,8 +138,8 @@ def check_memory(output: Output, memory_bytes: int) -> None:
 
 
 def check_inputs(output: Output) -> None:
-    """Raise InvalidInputError if a plan for derived arrays cannot detect changes of inputs: references
-    without checksum.
+    """Raise InvalidInputError if input changes cannot be detected, because virtual references have no
+    checksums.
     """
     for given in output.inputs:
         if not output.spec.trust_unchecked and given.array.has_unchecked_references:
@@ -155,7 +152,7 @@ def check_inputs(output: Output) -> None:
 
 
 def _describe(output: Output) -> list[Any]:
-    """Describe the function and the form of its results, for the digest."""
+    """Describe the function and the layout of its output, for the digest."""
     function, spec = output.function, output.spec
     codes = [function.code.code] if function.code is not None else []
     axes = [axis for given in output.sources or output.inputs for axis in given.axes]
@@ -210,7 +207,9 @@ def _digest_inputs(output: Output, given: ResolvedInput, spans: dict[str, Any]) 
 
 
 def _hash_labels(given: ResolvedInput, dim: str, axis: Axis, wanted: Sequence[Any]) -> Lanes:
-    """Hash the coordinate labels of each block, because they are passed to users' functions."""
+    """Hash the coordinate labels of each block, because user functions receive them and results may depend on
+    them.
+    """
     values = given.array.coordinates[dim].values
     first, end = axis.bounds(wanted)
     parts = [values[a:b].tobytes() for a, b in zip(first.ravel(), end.ravel(), strict=True)]
@@ -223,7 +222,7 @@ def _hash_each(parts: Sequence[bytes]) -> Lanes:
 
 
 def _place_axes(values: NDArray[Any], places: Sequence[int], rank: int) -> NDArray[Any]:
-    """Move the axes of an array to their positions in the output. A trailing axis of digest lanes stays
+    """Move the axes of an array to their positions in the output. A trailing axis with digest lanes stays
     last."""
     more = values.ndim - len(places)
     order = sorted(range(len(places)), key=lambda axis: places[axis])
@@ -241,7 +240,9 @@ def _unravel(flat: NDArray[Any], grid: tuple[int, ...]) -> Cells:
 
 
 def _find_records(wanted: Lanes, digests: Lanes, valid: Mask) -> NDArray[np.int64]:
-    """Return the flat position of a valid record with the same digest; -1 if there is none."""
+    """For each wanted digest, return the flat position of a valid record with the same digest; -1 if there is
+    none.
+    """
     rows = np.flatnonzero(valid)
     result = np.full(len(wanted), -1, np.int64)
     if not len(rows) or not len(wanted):

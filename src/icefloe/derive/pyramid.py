@@ -1,7 +1,7 @@
-"""Pyramids: levels of an array with decreasing resolution, one group per level, for drawing and browsing.
+"""Multiscale pyramids: levels of an array with decreasing resolution, one group per level, for display.
 
 Level 0 shares the references of the array itself, so it takes no space. Each further level is computed from
-the previous level. The group of a pyramid describes its levels twice: as OME-Zarr 0.5 and by the
+the previous level. The pyramid's group describes its levels in two formats: OME-Zarr 0.5, and the
 `multiscales` convention that GeoZarr uses.
 """
 
@@ -30,12 +30,12 @@ _CONVENTION: Final = {
     "description": "Multiscale layout of Zarr groups",
 }
 _METHODS: Final = {"mean": "average", "nearest": "nearest", "mode": "mode"}
-"""The names of the methods in the `multiscales` convention."""
+"""The names of the resampling methods in the `multiscales` convention."""
 
 
 @dataclass(frozen=True, slots=True)
 class PyramidLevel:
-    """One level of the pyramid of an array."""
+    """One level of an array's pyramid."""
 
     path: str
     """The path of the array."""
@@ -44,9 +44,9 @@ class PyramidLevel:
 
 
 def find_levels(session: Session, path: str) -> list[PyramidLevel]:
-    """Return the levels of the pyramid of an array that are up to date, from fine to coarse.
+    """Return the up-to-date levels of an array's pyramid, from fine to coarse.
 
-    The first level is the array itself. An array without a pyramid has no other levels.
+    The first level is the array itself; without a pyramid, it is the only level.
     """
     array = find_array(session, path)
     if array is None:
@@ -69,8 +69,8 @@ def find_levels(session: Session, path: str) -> list[PyramidLevel]:
 
 
 def make_levels(spec: OutputSpec, group: str, array: StoredArray) -> list[OutputSpec]:
-    """Describe the levels of a pyramid as outputs of a recipe: a copy of the array, then levels of half the
-    resolution each."""
+    """Expand a pyramid output into one output per level: a copy of the array, followed by levels that each
+    have half the resolution."""
     drawn = drawn_dims(array)
     sizes = dict(zip(array.dims, array.shape, strict=True))
     chunks = {
@@ -110,7 +110,7 @@ def drawn_dims(array: StoredArray) -> tuple[str, ...]:
 
 
 def describe_pyramid(spec: OutputSpec, arrays: Sequence[StoredArray]) -> dict[str, Any]:
-    """Return the attributes of the group of a pyramid, given its levels."""
+    """Return the attributes of a pyramid's group, given the arrays of its levels."""
     first = arrays[0]
     method, drawn = str(spec.arguments["method"]), drawn_dims(first)
     names = [f"{number}/{each.path.rpartition('/')[2]}" for number, each in enumerate(arrays)]
@@ -149,7 +149,7 @@ def _make_level_path(group: str, number: int, name: str) -> str:
 
 
 def _copy_encoding(array: StoredArray) -> dict[str, Any]:
-    """Return the encoding of the array for its levels: the same dtype and packing."""
+    """Return the encoding for the levels of an array: the same dtype and packing as the array."""
     known = array.decoded_attributes
     packed: Mapping[str, Any] = {
         key: known[key] for key in ("scale_factor", "add_offset", "_FillValue") if key in known
@@ -159,8 +159,8 @@ def _copy_encoding(array: StoredArray) -> dict[str, Any]:
 
 
 def _ome_axes(array: StoredArray, drawn: Sequence[str]) -> list[dict[str, str]] | None:
-    """Return the axes in the order that OME-Zarr requires (time, one other axis, two or three space axes);
-    None if impossible."""
+    """Return OME-Zarr axes metadata, or None if the dimensions are not in the required order (time, one other
+    axis, two or three space axes)."""
     kinds = []
     for dim in array.dims:
         coordinate = array.coordinates.get(dim)
@@ -182,7 +182,7 @@ def _ome_axes(array: StoredArray, drawn: Sequence[str]) -> list[dict[str, str]] 
 def _ome_transforms(
     number: int, factors: Sequence[float], offsets: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
-    """Return the transformations from cells of a level to cells of level 0."""
+    """Return the OME-Zarr coordinate transformations from a level to level 0."""
     yield {"type": "scale", "scale": [factor**number for factor in factors]}
     if number and any(offsets):
         shifts = [offset * (factor**number - 1) for factor, offset in zip(factors, offsets, strict=True)]

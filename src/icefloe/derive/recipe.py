@@ -1,4 +1,6 @@
-"""Recipes of derived arrays: the function, inputs and mapping of dimensions of each array."""
+"""Recipes for derived arrays. A recipe gives the function, the inputs and the dimension mappings of each
+array.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ _MAPPINGS: Final = ("same", "halo", "coarsen", "reduce", "group", "window")
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """A dimension mapping in a recipe: each cell depends on the same input cell and its halo of `before`
-    and `after`.
+    """A dimension mapping in a recipe: each output cell depends on the same input cell, and on a halo of
+    `before` and `after` cells.
     """
 
     before: int = 0
@@ -80,16 +82,16 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Coarsen:
-    """A dimension mapping in a recipe: one output cell per `factor` input cells; the last may cover fewer."""
+    """A dimension mapping in a recipe: one output cell per `factor` input cells. The last output cell may
+    cover fewer.
+    """
 
     factor: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A dimension mapping in a recipe: the function reduces the dimension, so that the output does not have
-    it.
-    """
+    """A dimension mapping in a recipe: the function reduces the dimension, so the output does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A dimension mapping in a recipe: a user's function returns the input cells of each output cell."""
+    """A dimension mapping in a recipe: a user's function returns the range of input cells for each output
+    cell.
+    """
 
     function: str
     size: int | None = None
@@ -145,23 +149,23 @@ class OutputSpec:
     version: str = ""
     trust_unchecked: bool = False
     pyramid: OutputSpec | None = None
-    """The pyramid of which the output is a level."""
+    """The pyramid output of which this output is a level; None for other outputs."""
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The user's functions that a recipe's output calls, as `module:function`."""
+        """The names of the user's functions that the output calls, as `module:function`."""
         windows = [each.function for each in self.dimensions.values() if isinstance(each, Window)]
         return (*([self.function] if ":" in self.function else []), *windows)
 
     @property
     def is_built_in(self) -> bool:
-        """True if computing the output does not run the user's code."""
+        """True if computing the output does not run user code."""
         return not self.code
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveRecipe:
-    """A recipe for derived arrays. Relative paths start at the folder of its file."""
+    """A recipe for derived arrays. Relative paths are resolved against the folder of the recipe file."""
 
     repository: str
     outputs: tuple[OutputSpec, ...]
@@ -170,9 +174,9 @@ class DeriveRecipe:
 
 
 def load_recipe(recipe: str | Path | Mapping[str, Any]) -> DeriveRecipe:
-    """Read a recipe for derived arrays from a YAML file, or from a mapping of the same form.
+    """Load a recipe for derived arrays from a YAML file, or from a mapping of the same structure.
 
-    InvalidInputError contains the file, the output and the invalid key.
+    If the recipe is invalid, InvalidInputError names the file, the output and the key.
     """
     if isinstance(recipe, Mapping):
         return parse_recipe(recipe, Path.cwd(), "recipe")
@@ -256,7 +260,9 @@ def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
 
 
 def _parse_function(where: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """Parse `mean`, `module:function`, or a mapping of one name to its arguments."""
+    """Parse the function of an output: `mean`, `module:function`, or a mapping from one function name to its
+    arguments.
+    """
     arguments: dict[str, Any] = {}
     if isinstance(given, Mapping) and len(given) == 1:
         ((given, found),) = given.items()
@@ -278,7 +284,7 @@ def _parse_function(where: str, given: Any) -> tuple[str, dict[str, Any]]:
 def _expand(
     where: str, function: str, arguments: dict[str, Any], dimensions: dict[str, DimensionMapping]
 ) -> tuple[str, dict[str, Any], dict[str, DimensionMapping]]:
-    """Express `resample` and `coarsen` as a reduction with a mapping of dimensions."""
+    """Rewrite `resample` and `coarsen` as a reduction with a dimension mapping."""
     unknown = arguments.keys() - _ARGUMENTS[function] if function in _ARGUMENTS else set()
     if unknown:
         raise _make_error(where, f"{function} has no argument {min(unknown)!r}")
@@ -402,7 +408,7 @@ def _location(name: str, folder: Path) -> str:
 
 
 def describe_output(output: OutputSpec) -> dict[str, Any]:
-    """Describe an output in the form of a recipe, without secrets."""
+    """Convert an output back to its form in a recipe file, without secrets."""
     arguments = {key: value for key, value in output.arguments.items() if value is not None}
     if output.function == "expression":
         arguments = arguments["expression"]
@@ -442,8 +448,8 @@ def _describe_mapping(mapping: DimensionMapping) -> Any:
 
 
 def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> list[OutputSpec]:
-    """Sort the outputs of a recipe so that each output follows those that it reads. `paths` maps output names
-    to array paths.
+    """Sort the outputs of a recipe topologically, so that each output follows the outputs it reads. `paths`
+    maps output names to array paths.
 
     Raises InvalidInputError if outputs depend on each other in a cycle.
     """
@@ -460,7 +466,7 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
 
 
 def _list_needed_outputs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
-    """Return the names of the outputs that an output has as inputs."""
+    """Return the names of the outputs that an output reads."""
     own = [each.array for each in output.inputs if each.repository is None and each.version is None]
     needed = {
         name

@@ -1,9 +1,9 @@
-"""Records of derived arrays: digests of the inputs of each output chunk.
+"""The records of derived arrays: a digest of the inputs of each output chunk.
 
-A record has 33 bytes: a digest of everything on which the chunk depends (16), the fingerprint of the chunk
-itself (16), and the number of the software versions that computed it (1). The records of an array are stored
-in another array below `/_icefloe/derived`, which is part of the same commits and whose attributes describe
-the recipe.
+A record takes 33 bytes: a digest of everything on which the chunk depends (16), the fingerprint of the chunk
+itself (16), and the index of the set of software versions that computed it (1). The records of an array are
+stored in another array below `/_icefloe/derived`, which is part of the same commits and whose attributes
+describe the recipe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icefloe.session import Session
 
 WIDTH: Final = 33
 RECORDS: Final = "/records"
-"""The name of the array of records, in the group that belongs to an output."""
+"""The name of the array that stores records, in the records group of an output."""
 _RECORDS_PER_CHUNK: Final = 1 << 16
 
 
@@ -37,7 +37,9 @@ def records_group(path: str) -> str:
 
 @dataclass(frozen=True)
 class DerivedRecords:
-    """The records of a derived array: digests of the inputs of each chunk, in the shape of its chunk grid."""
+    """The records of a derived array, in the shape of its chunk grid: a digest of the inputs of each
+    chunk.
+    """
 
     digests: Lanes
     own: Lanes
@@ -46,14 +48,12 @@ class DerivedRecords:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of chunks in the records of a derived array, along each dimension."""
+        """The number of chunks along each dimension."""
         return self.versions.shape
 
 
 def software_versions() -> dict[str, str]:
-    """Return the versions of packages that the records of a derived array contain, because results depend
-    on them.
-    """
+    """Return the package versions to store in records, because results may depend on them."""
     from icefloe._version import __version__
 
     return {"icefloe": __version__, **{name: packages.version(name) for name in ("numpy", "xarray")}}
@@ -72,7 +72,7 @@ def read_records(session: Session, path: str, rank: int) -> DerivedRecords | Non
 
 
 def write_records(session: Session, path: str, records: DerivedRecords) -> None:
-    """Store the records of a derived array. Only parts that changed are written."""
+    """Store the records of a derived array. Only the parts that changed are written."""
     grid = records.grid
     rest = int(np.prod(grid[1:], dtype=np.int64)) if grid else 1
     rows = max(1, _RECORDS_PER_CHUNK // max(rest, 1)) if grid else 1
@@ -103,9 +103,7 @@ def write_records(session: Session, path: str, records: DerivedRecords) -> None:
 
 
 def set_document(session: Session, path: str, document: Mapping[str, Any]) -> None:
-    """Set the zarr.json of an array or group that holds records of a derived array, and create the groups
-    above it.
-    """
+    """Set the `zarr.json` metadata of an array or group, and create missing parent groups."""
     workspace = session._workspace
     group = b'{"attributes":{},"zarr_format":3,"node_type":"group"}'
     for end in [at for at, letter in enumerate(path) if letter == "/" and at]:

@@ -1,7 +1,7 @@
-"""Reductions of blocks along groups of cells. Results do not depend on the division into tasks.
+"""Reductions of blocks over groups of cells. Results do not depend on how work is divided into tasks.
 
-Sums are accumulated in float64, block by block in a fixed order. A chunk therefore has the same bits whether
-it was computed alone or together with others.
+Sums are accumulated in float64, block by block in a fixed order. A chunk is therefore bitwise identical
+whether it is computed alone or together with other chunks.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ REDUCTIONS: Final = ("mean", "sum", "min", "max", "std", "count")
 SELECTIONS: Final = ("nearest", "mode")
 """The functions that choose one of several cells: the first cell, or the most frequent non-missing value."""
 _MARGIN: Final = 1 - 1e-9
-"""The distance from the limit of an integer type at which sums count as too large. Sums are estimated as
-floats."""
+"""The fraction of an integer type's range above which a sum is treated as an overflow. The margin covers the
+error of estimating sums as floats."""
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64] | None
-"""The output cell of each input cell along one axis, or None if they correspond one to one."""
+"""The output cell of each input cell along one axis; None if they correspond one to one."""
 
 
 def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that xarray gives the result of a reduction in a derived array."""
+    """Return the dtype that xarray would give the result of a reduction."""
     if function == "count":
         return np.dtype("i8")
     if dtype.kind not in "biuf":
@@ -44,7 +44,7 @@ def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 def reduce_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
     """Reduce the cells of each group to one value, skipping missing values.
 
-    Axes keep their order.
+    The order of the axes is preserved.
     """
     return finish(function, reduce_parts(function, values, codes, lengths), values.dtype)
 
@@ -76,7 +76,7 @@ def identity(function: str, dtype: np.dtype[Any]) -> Any:
 
 
 def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce the cells of each group to a partial aggregate, whose values are along the first axis.
+    """Reduce the cells of each group to a partial aggregate, whose values lie along a new first axis.
 
     `mean` has a count and a sum. `std` has a count, a sum and the sum of squared deviations (M2). Other
     functions have one value.
@@ -108,7 +108,7 @@ def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths:
 def select_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
     """Select one cell of each group, such as the first cell.
 
-    Axes keep their order.
+    The order of the axes is preserved.
     """
     if not values.size:
         sizes = [
@@ -118,7 +118,7 @@ def select_values(function: str, values: Values, codes: Sequence[Codes], lengths
         return np.zeros(sizes, values.dtype)
     valid = np.ones((1,) * values.ndim, np.bool_)
     for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
-        if each is not None:  # the members of a group become a new last axis
+        if each is not None:  # the cells of a group are arranged along a new last axis
             table = _list_members(each, length)
             values = np.moveaxis(np.take(values, np.maximum(table, 0), axis=axis), axis + 1, -1)
             place = [1] * values.ndim
@@ -148,8 +148,8 @@ def _list_members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
 
 
 def _find_most_frequent(values: Values, valid: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the position of the most frequent valid value along the last axis, or of the smallest of equally
-    frequent values."""
+    """Return the position of the most frequent valid value along the last axis. If several are equally
+    frequent, choose the smallest value."""
     order = np.argsort(values, axis=-1, kind="stable")
     ordered, counted = (np.take_along_axis(each, order, axis=-1) for each in (values, valid))
     counts = np.zeros(values.shape, np.int64)
@@ -175,7 +175,7 @@ def combine_parts(function: str, parts: Values) -> Values:
 
 
 def finish(function: str, parts: Values, dtype: np.dtype[Any]) -> Values:
-    """Compute the result of a reduction from partial aggregates of values of a dtype."""
+    """Compute the final result of a reduction from its partial aggregates."""
     target = result_dtype(function, dtype)
     if function == "mean":
         return _divide(parts[1], parts[0]).astype(target)
@@ -193,7 +193,7 @@ def _merge(function: str, one: Values, other: Values) -> Values:
         _refuse_overflow(one.astype(np.float64) + other.astype(np.float64), one.dtype)
     if function != "std":
         return one + other
-    # Chan, Golub and LeVeque (1983): update M2 by the distance of the means.
+    # Chan, Golub and LeVeque (1983): update M2 by the difference of the means.
     count, total = one[0] + other[0], one[1] + other[1]
     distance = _divide(other[1], other[0]) - _divide(one[1], one[0])
     both = (one[0] > 0) & (other[0] > 0)
@@ -226,7 +226,7 @@ def _find_extremes(function: str, values: Values, codes: Sequence[Codes], length
 def _reduce_segments(
     ufunc: np.ufunc, values: Values, axis: int, codes: NDArray[np.int64], length: int, none: Any, dtype: Any
 ) -> Values:
-    """Reduce the cells with the same code along an axis."""
+    """Reduce all cells with the same code along one axis."""
     members = np.flatnonzero(codes >= 0)
     if length == 1 and len(members) == values.shape[axis] and len(members):
         return np.asarray(ufunc.reduce(values, axis=axis, dtype=dtype, keepdims=True))
@@ -245,7 +245,7 @@ def _reduce_segments(
 
 
 def _spread(means: Values, codes: Sequence[Codes]) -> Values:
-    """Return the mean of its group for each cell."""
+    """Broadcast the mean of each group to the cells of the group."""
     for axis, each in enumerate(codes):
         if each is not None:
             means = np.take(means, np.maximum(each, 0), axis=axis)

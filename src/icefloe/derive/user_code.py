@@ -1,8 +1,8 @@
-"""Functions of the user, given as `module:function`, loaded from their source files.
+"""User-defined functions, given as `module:function` and loaded from their source files.
 
-A long-running process and the workers of Spark keep modules that they imported, even when the file has
-changed or another recipe has a module of the same name. So modules next to a recipe are executed from their
-source, not taken from `sys.modules`, once per content of the files.
+Long-running processes and Spark workers keep imported modules, even if a file has changed or another recipe
+has a module of the same name. Therefore, modules next to a recipe are executed from source instead of taken
+from `sys.modules`, once per version of the files.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 _INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 _LOADED: Final[dict[tuple[str, str], tuple[str, Mapping[str, ModuleType]]]] = {}
-"""Digest and modules by folder and name of the user's modules that this process has loaded."""
+"""The user modules that this process has loaded: source digest and modules, keyed by folder and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """A function of the user in a recipe, and a digest of its source."""
+    """A user-defined function in a recipe, and a digest of its source."""
 
     text: str
     """`module:function`."""
@@ -40,9 +40,9 @@ class UserCode:
 
     @staticmethod
     def find(text: str, folder: str, version: str = "") -> UserCode:
-        """Find a user's function and digest its source; raise InvalidInputError if it cannot be imported.
+        """Locate a user's function and hash its source. Raise InvalidInputError if it cannot be imported.
 
-        A module without a source file requires a version in the recipe.
+        If the module has no source file, the recipe must specify a version.
         """
         name, sources = text.partition(":")[0], find_sources(text, folder)
         digest = hash_sources(sources) if sources else _hash_installed(name, text, folder, version)
@@ -51,7 +51,9 @@ class UserCode:
         return code
 
     def load(self) -> Callable[..., Any]:
-        """Import a user's function in the version that was planned; raise InvalidInputError if that fails."""
+        """Import the function, making sure that its source still has the planned digest. Raise
+        InvalidInputError if that fails.
+        """
         module, _, name = self.text.partition(":")
         try:
             found: Any = self._load_module(module)
@@ -70,7 +72,7 @@ class UserCode:
         return function
 
     def _load_module(self, name: str) -> ModuleType:
-        if sys.path[0] != self.folder:  # also for imports while the function runs
+        if sys.path[0] != self.folder:  # also for imports at call time
             sys.path[:] = [self.folder, *(each for each in sys.path if each != self.folder)]
         key = (self.folder, name)
         known = _LOADED.get(key)
@@ -80,7 +82,9 @@ class UserCode:
         return known[1][name]
 
     def _execute(self, name: str) -> Mapping[str, ModuleType]:
-        """Import a module, and the modules next to the recipe that it imports, from their current source."""
+        """Import a module from its current source, together with the modules next to the recipe that it
+        imports.
+        """
         sources = find_sources(self.text, self.folder)
         if not sources:
             before = sys.modules.get(name)
@@ -116,9 +120,9 @@ class _Source:
 
 
 def find_sources(text: str, folder: str) -> dict[str, _Source]:
-    """Read the module of a user's function, and all modules next to the recipe that it imports.
+    """Read the source of a user function's module, and of all modules next to the recipe that it imports.
 
-    Return nothing if the module is installed elsewhere.
+    Return an empty mapping if the module is installed elsewhere.
     """
     found: dict[str, _Source] = {}
     waiting = [text.partition(":")[0]]
@@ -133,7 +137,7 @@ def find_sources(text: str, folder: str) -> dict[str, _Source]:
 
 
 def hash_sources(sources: Mapping[str, _Source]) -> str:
-    """Hash the sources of a user's function. If they change, everything is computed again."""
+    """Hash the sources of a user's function. If the hash changes, all chunks are computed again."""
     digest = hashlib.blake2b(digest_size=16)
     for name, source in sorted(sources.items()):
         for part in (name.encode(), source.data):
@@ -152,17 +156,19 @@ def _read_source(name: str, folder: str) -> _Source | None:
 
 
 def _is_installed(name: str) -> bool:
-    """Return whether a name belongs to Python or to an installed package that this process uses."""
+    """Return True if a module name belongs to the standard library or to an installed package that this
+    process uses.
+    """
     file = getattr(sys.modules.get(name), "__file__", None)
     return name in sys.stdlib_module_names or bool(_INSTALLED & set(Path(file or "").parts))
 
 
 def _list_imports(name: str, source: _Source) -> list[str]:
-    """List the modules that the source of a module may import. A module that does not exist does no harm."""
+    """List the modules that a module's source may import. Listing modules that do not exist is harmless."""
     try:
         tree = ast.parse(source.data)
     except (SyntaxError, ValueError):
-        return []  # its import fails with the reason
+        return []  # importing it fails with a clear error
     package = name if source.is_package else name.rpartition(".")[0]
     found: list[str] = []
     for node in ast.walk(tree):
@@ -176,7 +182,7 @@ def _list_imports(name: str, source: _Source) -> list[str]:
 
 
 def _hash_installed(name: str, text: str, folder: str, version: str) -> str:
-    """Hash the source of a module that Python finds elsewhere."""
+    """Hash the source of a module that is installed elsewhere, not next to the recipe."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError, AttributeError):
@@ -187,7 +193,7 @@ def _hash_installed(name: str, text: str, folder: str, version: str) -> str:
         depth = name.count(".") + source.is_package
         sources = {} if _INSTALLED & set(file.parts) else find_sources(text, str(file.parents[depth]))
         return hash_sources(sources or {name: source})
-    UserCode(text, folder, version).load()  # fails with the reason if there is no such module
+    UserCode(text, folder, version).load()  # fails with a clear error if there is no such module
     if not version:
         raise _make_error(
             f"{text} has no source file, so its changes cannot be detected; set version in the recipe"
@@ -196,7 +202,7 @@ def _hash_installed(name: str, text: str, folder: str, version: str) -> str:
 
 
 class _SourceFinder(MetaPathFinder):
-    """A finder that loads modules from sources in memory, without bytecode of an earlier version."""
+    """An import finder that loads modules from sources in memory and ignores cached bytecode."""
 
     def __init__(self, sources: Mapping[str, _Source]) -> None:
         self._sources = sources
@@ -216,7 +222,9 @@ class _SourceFinder(MetaPathFinder):
 
 
 class _SourceLoader(SourceFileLoader):
-    """A loader of one source. Bytecode is not used: within a second, edits of equal length look the same."""
+    """An import loader for one source. It does not use cached bytecode, because Python's cache cannot detect
+    an edit within the same second that keeps the file length.
+    """
 
     def __init__(self, fullname: str, source: _Source) -> None:
         super().__init__(fullname, str(source.file))
