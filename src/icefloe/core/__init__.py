@@ -1,1 +1,1 @@
-"""The engine of a repository: the only layer that combines format and storage."""
+"""The repository engine, the only layer that combines format and storage."""

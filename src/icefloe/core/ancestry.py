@@ -15,8 +15,8 @@ from icefloe.storage.base import ObjectNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A commit in the ancestry of a snapshot, with its transaction log and the logs of expired snapshots
-    before it.
+    """A commit in the ancestry of a snapshot, with its transaction log and the logs it inherits from expired
+    snapshots before it.
     """
 
     snapshot: SnapshotId
@@ -24,10 +24,9 @@ class Step:
 
 
 def list_steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Step] | None:
-    """List the commits of an ancestry after `base` up to `tip`, oldest first; None if `base` is not an
-    ancestor of `tip`.
+    """Return the commits after `base` up to `tip`, oldest first; None if `base` is not an ancestor of `tip`.
 
-    An expired base is found by the log that it left behind.
+    An expired base is recognized by the transaction log that it left behind.
     """
     steps: list[Step] = []
     for info in refs.ancestry(tip):
@@ -42,7 +41,7 @@ def list_steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> lis
 
 
 def read_step_log(assets: AssetStore, step: Step) -> TransactionLog:
-    """Return all changes of a commit, including the changes of expired snapshots before it."""
+    """Read all changes of a commit, including those of expired snapshots before it."""
     *pruned, own = step.logs
     logs = [_read_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
     return logs[0] if len(logs) == 1 else merge_logs(own, logs)

@@ -47,13 +47,14 @@ _FIRST_SNAPSHOT: Final = f"{SNAPSHOTS}/{INITIAL_SNAPSHOT_ID}"
 
 
 def decode_log(data: bytes, id: SnapshotId) -> TransactionLog:
-    """Decode a transaction log file that was read as an asset. Operations that read several logs in parallel
-    decode large ones one by one."""
+    """Decode a transaction log file. Large logs are decoded one at a time, even when several logs are read in
+    parallel.
+    """
     if len(data) < LARGE_LOG_BYTES:
         return read_transaction_log(data, id)
     with _decoding_large_log:
         log = read_transaction_log(data, id)
-        release_freed_memory()  # otherwise each thread keeps the memory of one log
+        release_freed_memory()  # otherwise each thread would use memory for one log
         return log
 
 
@@ -68,7 +69,7 @@ class AssetStore:
         self.config = config
         self.virtual = virtual or VirtualReader()
         self.disk: CachedLocation | None = None
-        """The entries of this repository in a disk cache."""
+        """This repository's entries in the disk cache."""
         self._snapshots: WeightedCache[SnapshotId, Snapshot] = WeightedCache(
             config.num_snapshot_nodes,
             lambda snapshot: max(len(snapshot.nodes), 1),
@@ -113,8 +114,8 @@ class AssetStore:
         self._snapshots.clear()
 
     def manifest(self, id: ManifestId, size_bytes: int = 0) -> PackedManifest:
-        """Return a manifest from the cache, or read its file. A large file of known size is read in parallel
-        parts.
+        """Return a manifest from the cache, or read its file. Large files of known size are read in
+        parallel.
         """
 
         def load() -> PackedManifest:
@@ -131,9 +132,9 @@ class AssetStore:
         return self._logs.get(id, load)
 
     def read_sealed_log(self, id: SnapshotId) -> SealedLog:
-        """Read the file of a transaction log without decoding it.
+        """Read a transaction log file without decoding it.
 
-        It is not added to the disk cache, because it has not been checked.
+        The file is not added to the disk cache, because its content has not been validated.
         """
         path = f"{TRANSACTIONS}/{id}"
         found = self.disk.read(path) if self.disk is not None else None
@@ -153,14 +154,14 @@ class AssetStore:
         return self.disk.get((path, first, last), lambda: self.storage.get_range(path, first, last))
 
     def _load(self, path: str, decode: Callable[[bytes], Value], size_bytes: int = 0) -> Value:
-        """Read and decode a metadata file, from the disk cache if it is there."""
-        # All repositories have a first snapshot with the same id.
+        """Read and decode a metadata file, from the disk cache if possible."""
+        # The first snapshots of all repositories have the same id.
         disk = None if path == _FIRST_SNAPSHOT else self.disk
         found = disk.read(path) if disk is not None else None
         if found is not None:
             return decode(found)
         data = self.storage.get_range(path, 0, size_bytes) if size_bytes else self.storage.get(path)[0]
-        value = decode(data)  # a damaged file may be restored, and is not added to the cache
+        value = decode(data)  # a damaged file is not cached, because it may be restored later
         if disk is not None and is_write_once(data, path):
             disk.write(data, path)
         return value
@@ -178,11 +179,11 @@ class AssetStore:
         return self.write_packed(self.pack(manifest))
 
     def pack(self, manifest: Manifest) -> PackedManifest:
-        """Encode a new manifest as the content of its file."""
+        """Encode a new manifest as the payload of its file."""
         return pack_manifest(manifest, self.spec, self._location_compression())
 
     def write_packed(self, manifest: PackedManifest) -> ManifestFileInfo:
-        """Write a new manifest file, given the encoded manifest."""
+        """Write an encoded manifest as a new manifest file."""
         upload = self.seal_packed(manifest)
         upload.run()
         return upload.info
@@ -199,10 +200,10 @@ class AssetStore:
         self._manifests.put(manifest.id, manifest)
 
     def _location_compression(self) -> LocationCompression | None:
-        """Return how to compress locations, if the configuration asks for it.
+        """Return the settings for compressing virtual locations; None unless the configuration asks for it.
 
-        By default locations are shared strings: compressed with the file, they take less space than one
-        dictionary frame each, and both reading and writing are faster.
+        By default, locations are stored as shared strings. Compressed together with the file, they take less
+        space than one dictionary frame each, and both reading and writing are faster.
         """
         config = self.config
         if not config.compress_locations:
@@ -228,7 +229,7 @@ class AssetStore:
         self.put_transaction_log(log, write_transaction_log(log, self.spec, self.config.compression_level))
 
     def write_sealed_log(self, log: SealedLog, id: SnapshotId) -> None:
-        """Write a copy of an encoded transaction log for another snapshot."""
+        """Write a copy of an encoded transaction log under the id of another snapshot."""
         data = log.with_id(id, self.config.compression_level)
         self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
@@ -263,7 +264,9 @@ def _changes(log: TransactionLog) -> int:
 
 @cache
 def make_object_metadata(spec: Spec, file_type: str) -> Mapping[str, str]:
-    """Return the object metadata that official writers store with an asset file."""
+    """Return the object metadata that official writers attach to snapshots, manifests and transaction
+    logs.
+    """
     return {
         "icspecver": str(spec.number),
         "icclient": IMPLEMENTATION,

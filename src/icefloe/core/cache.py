@@ -1,4 +1,4 @@
-"""A cache that is limited by the weight of its values, shared by the threads of a repository."""
+"""A thread-safe cache that is limited by the total weight of its values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Value = TypeVar("Value")
 
 
 class WeightedCache(Generic[Key, Value]):
-    """A cache of the most recently used values whose weights add up to at most `capacity`; 0 disables it.
+    """An LRU cache whose values have a total weight of at most `capacity`. A capacity of 0 disables it.
 
     Parameters
     ----------
     capacity
-        The sum of weights.
+        The maximum total weight.
     weight
         Returns the weight of a value.
     too_heavy
-        Returns a warning for a weight that exceeds the capacity. It is logged once.
+        Returns the warning for a value whose weight exceeds the capacity. It is logged once.
     """
 
     def __init__(
@@ -40,9 +40,7 @@ class WeightedCache(Generic[Key, Value]):
         self._pid = os.getpid()
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
-        """Return the cached value of a key, and load it if necessary. Other threads wait for the same
-        load.
-        """
+        """Return the cached value of a key, or load it. Threads that need the same key wait for one load."""
         if self.capacity == 0:
             return load()
         if self._pid != os.getpid():
@@ -59,7 +57,7 @@ class WeightedCache(Generic[Key, Value]):
             return self._load(key, load, mine)
         try:
             return running.result()
-        except CancelledError:  # loading failed in the other thread: try it here
+        except CancelledError:  # loading failed in the other thread, so try it here
             return load()
 
     def _load(self, key: Key, load: Callable[[], Value], future: Future[Value]) -> Value:
@@ -77,13 +75,13 @@ class WeightedCache(Generic[Key, Value]):
                 self._loading.pop(key, None)
 
     def _forget_threads(self) -> None:
-        """Forget the loads of other threads, which do not exist in a forked child."""
+        """Forget pending loads of other threads, because those threads do not exist in a forked child."""
         self._loading = {}
         self._pid = os.getpid()
 
     def put(self, key: Key, value: Value) -> None:
-        """Add a value to the cache, and evict the least recently used values. Values heavier than the
-        capacity are not added.
+        """Add a value, and evict the least recently used values if necessary. Values heavier than the
+        capacity are not cached.
         """
         weight = self._weight(value)
         if weight > self.capacity:
@@ -105,7 +103,7 @@ class WeightedCache(Generic[Key, Value]):
 
     def _warn(self, weight: int) -> None:
         if self._too_heavy is not None and weight > 1:
-            import logging  # slow to import, and not needed otherwise
+            import logging  # slow to import, and rarely needed
 
             logging.getLogger(__name__).warning(self._too_heavy(weight))
             self._too_heavy = None

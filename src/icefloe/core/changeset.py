@@ -20,46 +20,46 @@ from icefloe.format.manifest_blocks import FewRefs
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _DELETED: Final = 0
-"""The kind of a reference to a deleted chunk."""
+"""The reference kind that marks a deleted chunk."""
 _RECENT_LIMIT: Final = 50_000
-"""The number of single writes that are kept in a dictionary before they become a column segment."""
+"""The number of single writes that are collected in a dictionary before they are converted to columns."""
 
 
 @dataclass(slots=True)
 class ArrayDelta:
-    """The changed chunks of one array in a change set: recent single writes on top of segments, in the order
-    of the changes.
+    """The changed chunks of one array in a change set, in order of the changes: segments, then recent single
+    writes.
     """
 
     path: str
     rank: int
     recent: dict[tuple[int, ...], ChunkRef | None] = field(default_factory=dict)
-    """The recent writes by coordinates; None for a deleted chunk."""
+    """The most recent single writes, by coordinates; None for a deleted chunk."""
     segments: list[ArrayManifest | Coords] = field(default_factory=list)
-    """Columns of writes, or coordinates of deletions."""
+    """Earlier changes as columns: references that were written, or coordinates of deleted chunks."""
     early: list[EarlyManifest] = field(default_factory=list)
-    """Manifests that were already written. All segments and single writes are newer."""
+    """Manifests that were written before the commit. All segments and single writes are newer."""
 
     def put(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
-        """Record a chunk that was written or deleted in the change set."""
+        """Record that a chunk was written or deleted."""
         self.recent[coords] = ref
         if len(self.recent) >= _RECENT_LIMIT:
             self._settle()
 
     def put_many(self, refs: ArrayManifest) -> None:
-        """Record many written chunks in the change set."""
+        """Record many written chunks."""
         self._settle()
         self.segments.append(refs)
 
     def delete_many(self, coords: Coords) -> None:
-        """Record many deleted chunks in the change set."""
+        """Record many deleted chunks."""
         self._settle()
         self.segments.append(coords)
 
     def put_early(self, manifest: EarlyManifest) -> None:
-        """Record many chunks in the change set whose manifest was already written.
+        """Record many chunks whose manifest has already been written.
 
-        It is read only if there are older changes.
+        The manifest is read only if there are older changes.
         """
         self._settle()
         if self.segments:
@@ -96,7 +96,7 @@ class ArrayDelta:
         return False, None
 
     def to_single_refs(self) -> FewRefs | None:
-        """Return all writes in the change set of an array as single references; None if there are many or any
+        """Return all written references of the array as a dict; None if there are many references, or any
         deletions.
         """
         recent = self.recent
@@ -106,9 +106,10 @@ class ArrayDelta:
         return written if len(written) == len(recent) else None
 
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
-        """Return all writes of an array, and the sorted coordinates of all deletions, with each chunk once.
+        """Return all written references, and the sorted coordinates of all deleted chunks. Only the last
+        change of each chunk counts.
 
-        The result is cached, so that further calls are cheap. Early manifests are read.
+        Early manifests are read. The result is cached, so that further calls are cheap.
         """
         self._settle()
         self.segments[:0] = [manifest.refs(self.path) for manifest in self.early]
@@ -132,7 +133,7 @@ class ArrayDelta:
         return written, gone
 
     def forget(self, coords: Coords) -> None:
-        """Remove chunks with the given sorted coordinates from the change set."""
+        """Remove the changes of the chunks at the given sorted coordinates."""
         written, gone = self.resolve()
         kept = gone[~coordinates.contains(gone, coords)]
         self.segments = [] if written is None else [written.without(coords)]
@@ -151,13 +152,13 @@ class ArrayDelta:
         return coordinates.keep_last_of_equal(np.concatenate([written.coords, gone]))[0]
 
     def regions(self) -> ChunkRegions:
-        """Return all changed chunks of an array, except for chunks in early manifests."""
+        """Return all changed chunks of the array as regions, except for chunks in early manifests."""
         windows = [each.extents if each.sparse is None else each.sparse for each in self.early]
         rest = self.without_early().coords()
         return ChunkRegions(self.rank, (*windows, *([rest] if len(rest) else [])))
 
     def find_changed(self, coords: Coords) -> NDArray[np.bool_]:
-        """Return a mask of the sorted chunks that were changed in the change set."""
+        """Return a mask of the chunks, given by sorted coordinates, that were changed."""
         if coords.shape[1] != self.rank:
             return np.zeros(len(coords), np.bool_)
         if self.early:
@@ -172,19 +173,19 @@ class ArrayDelta:
         return coordinates.contains(coords, self.coords())
 
     def has_changes(self) -> bool:
-        """Return True if a chunk was changed in the change set."""
+        """Return True if any chunk of the array was changed."""
         return bool(self.early) or len(self.coords()) > 0
 
     def count_at_most(self) -> int:
-        """Return an upper limit of the number of chunks in the change set.
+        """Return an upper bound on the number of changed chunks.
 
-        Chunks that changed repeatedly may count repeatedly.
+        Chunks that were changed repeatedly may be counted repeatedly.
         """
         early = sum(manifest.info.num_chunk_refs for manifest in self.early)
         return early + sum(map(len, self.segments)) + len(self.recent)
 
     def extend(self, later: ArrayDelta) -> None:
-        """Add the newer changes of another change set of the same array."""
+        """Append the newer changes of the same array from another change set."""
         self._settle()
         later._settle()
         for manifest in later.early:
@@ -192,17 +193,17 @@ class ArrayDelta:
         self.segments += later.segments
 
     def copy(self) -> ArrayDelta:
-        """Return an independent copy of the change set of an array."""
+        """Return an independent copy of the array's changes."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments), list(self.early))
 
     def without_early(self) -> ArrayDelta:
-        """Return the part of an array's change set that is newer than its early manifests."""
+        """Return only the changes that are newer than the early manifests."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments))
 
 
 @dataclass(slots=True)
 class ChangeSet:
-    """The change set of a session: its uncommitted nodes by path, and chunks by node id."""
+    """The uncommitted changes of a session: nodes by path, and chunks by node id."""
 
     created: dict[str, NodeSnapshot] = field(default_factory=dict)
     updated: dict[str, NodeSnapshot] = field(default_factory=dict)
@@ -213,7 +214,9 @@ class ChangeSet:
     moved: dict[str, str] = field(default_factory=dict)
     """The path in the base snapshot of each moved node, by its current path."""
     moved_back: bool = False
-    """True if nodes were moved back to their original paths. Such a session can still be committed."""
+    """True if nodes were moved back to their original paths. Such a session can be committed although nothing
+    differs.
+    """
 
     def is_empty(self) -> bool:
         """Return True if the change set contains no changes."""
@@ -221,13 +224,13 @@ class ChangeSet:
         return not (changed or self.moved_back)
 
     def delta(self, node: NodeSnapshot) -> ArrayDelta:
-        """Return the mutable changes of an array in the change set, and create them if there are none."""
+        """Return the mutable chunk changes of an array, created on first use."""
         if node.id not in self.chunks:
             self.chunks[node.id] = ArrayDelta(node.path, count_dimensions(node))
         return self.chunks[node.id]
 
     def nodes_by_type(self) -> dict[str, list[NodeSnapshot]]:
-        """Return the nodes of the change set by kind of change and type of node; see `split_by_type`."""
+        """Return the changed nodes by kind of change and type of node. See `split_by_type`."""
         return split_by_type(
             new=self.created.values(), deleted=self.deleted.values(), updated=self.updated.values()
         )
@@ -246,8 +249,9 @@ class ChangeSet:
 
 
 def split_by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapshot]]:
-    """Split the changed nodes of a change set into groups and arrays, under the names of transaction logs and
-    diffs."""
+    """Split changed nodes into groups and arrays, with the field names of transaction logs and diffs as
+    keys.
+    """
     return {
         f"{name}_{kind}": [node for node in each if isinstance(node.node_data, ArrayNodeData) is is_array]
         for name, each in nodes.items()
@@ -256,5 +260,5 @@ def split_by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapsho
 
 
 def count_dimensions(node: NodeSnapshot) -> int:
-    """Return the number of dimensions of an array whose chunks are in a change set."""
+    """Return the number of dimensions of an array with changed chunks."""
     return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0

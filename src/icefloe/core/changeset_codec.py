@@ -1,4 +1,4 @@
-"""Encode change sets as bytes, for forks that return from another process.
+"""Encode change sets as bytes, to send the changes of a fork back from another process.
 
 References are encoded as columns (`encoding.packed_columns`), nodes as short lists.
 """
@@ -34,20 +34,21 @@ from icefloe.format.snapshot import (
 )
 
 MAGIC: Final = b"ICEFLOE\x03"
-"""The magic bytes. The last one is the version; other versions are rejected, because change sets are not
-stored for long."""
+"""The magic bytes. The last byte is the version. Other versions are rejected, because encoded change sets are
+short-lived.
+"""
 _NODE_LISTS: Final = ("created", "updated", "deleted")
 _MAX_DIMENSIONS: Final = 64
-"""The maximum number of dimensions, which is the limit of numpy."""
+"""The maximum number of dimensions, which is numpy's limit."""
 _MAX_CHUNKS: Final = 1 << 32
-"""The maximum number of chunks of one manifest. It prevents a huge allocation because of a few damaged
-bytes."""
+"""The maximum number of chunks in one manifest, so that a few damaged bytes cannot cause a huge allocation.
+"""
 
 
 def encode_changes(changes: ChangeSet) -> bytes:
-    """Encode a change set as bytes: the codec for receipts of forks.
+    """Encode a change set as bytes, for the receipt of a fork.
 
-    Earlier writes of the same chunk are omitted.
+    Only the last change of each chunk is encoded.
     """
     packer = ColumnPacker()
     head = {
@@ -61,9 +62,10 @@ def encode_changes(changes: ChangeSet) -> bytes:
 def decode_changes(
     data: bytes | memoryview, place: str = "a change set", read: ReadManifest | None = None
 ) -> ChangeSet:
-    """Decode a change set from its bytes; raise FormatError if they are damaged or have another version.
+    """Decode a change set; raise FormatError if the bytes are damaged or have another version.
 
-    `read` reads manifests that were already written. Without it, such manifests are refused.
+    `read` is the function that reads early manifests. Without it, change sets with early manifests are
+    rejected.
     """
     unpacker = ColumnUnpacker(data, MAGIC, place)
     head = unpacker.head
@@ -234,7 +236,7 @@ def _encode_refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
 
 def _has_chunk_ids(refs: ArrayManifest) -> bool:
     if is_constant(refs.chunk_ids) and not refs.chunk_ids[0].any():
-        return False  # zeros are also the default when decoding
+        return False  # zeros are the default when decoding
     return bool((refs.kind == NATIVE).any())
 
 

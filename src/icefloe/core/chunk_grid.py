@@ -1,4 +1,4 @@
-"""Chunk grids of Zarr arrays: the bounds of chunks, and their decoded sizes."""
+"""The chunk grids of Zarr arrays: chunk boundaries and decoded chunk sizes."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from numpy.typing import NDArray
 
 _SHARDING: Final = "sharding_indexed"
 _VARIABLE_BYTES: Final = 64
-"""The assumed size in bytes of a text or of another value of variable length."""
+"""The assumed size in bytes of a string or another variable-length value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A chunk grid: the bounds of all chunks along each dimension."""
+    """The chunk grid of an array, given by the chunk boundaries along each dimension."""
 
     shape: tuple[int, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """The first element of each chunk, and the end of the last chunk, per dimension."""
+    """For each dimension, the first element of every chunk, followed by the end of the last chunk."""
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of chunks of the chunk grid along each dimension."""
+        """The number of chunks along each dimension."""
         return tuple(len(each) - 1 for each in self.edges)
 
     def box(self, coords: Sequence[int]) -> tuple[slice, ...]:
-        """Return the elements of a chunk of the chunk grid. It can extend beyond the array."""
+        """Return the elements that a chunk covers. An edge chunk can extend beyond the array."""
         return tuple(
             slice(int(edge[at]), int(edge[at + 1])) for edge, at in zip(self.edges, coords, strict=True)
         )
 
     def inside(self, coords: Sequence[int]) -> tuple[slice, ...]:
-        """Return the elements of a chunk of the chunk grid that belong to the array."""
+        """Return the elements of the array that a chunk covers, clipped to the shape."""
         return tuple(
             slice(each.start, min(each.stop, size))
             for each, size in zip(self.box(coords), self.shape, strict=True)
         )
 
     def find_touched(self, window: Sequence[slice]) -> tuple[range, ...]:
-        """Return the part of the chunk grid that a window of elements touches, as one range per dimension."""
+        """Return the range of chunk indices per dimension that a window of elements touches."""
         found = []
         for edge, part in zip(self.edges, window, strict=True):
             first = int(np.searchsorted(edge, part.start, "right")) - 1
@@ -50,7 +50,7 @@ class Grid:
         return tuple(found)
 
     def elements(self, chunks: Sequence[range]) -> int:
-        """Count the elements of whole chunks of the chunk grid."""
+        """Return the number of elements in a window of whole chunks."""
         total = 1
         for edge, part in zip(self.edges, chunks, strict=True):
             total *= int(edge[part.stop] - edge[part.start])
@@ -58,7 +58,7 @@ class Grid:
 
 
 def get_stored_grid(document: Mapping[str, Any]) -> Grid:
-    """Return the chunk grid that an array stores, which is the grid of its chunks or of its shards."""
+    """Return the grid of the stored objects of an array: its shards, or its chunks if it is not sharded."""
     shape = tuple(document["shape"])
     grid = document["chunk_grid"]
     configuration = grid["configuration"]
@@ -67,7 +67,9 @@ def get_stored_grid(document: Mapping[str, Any]) -> Grid:
 
 
 def get_decoded_grid(document: Mapping[str, Any]) -> Grid:
-    """Return the chunk grid of the smallest parts that can be decoded: the inner chunks of shards."""
+    """Return the grid of the smallest parts that can be decoded separately. For sharded arrays, these are the
+    inner chunks.
+    """
     outer = get_stored_grid(document)
     inner = _find_inner_chunk(document)
     if inner is None:
@@ -80,7 +82,7 @@ def get_decoded_grid(document: Mapping[str, Any]) -> Grid:
 
 
 def count_item_bytes(dtype: np.dtype[Any]) -> int:
-    """Return the number of bytes of one decoded element, to compute the size of chunks in the grid."""
+    """Return the size of one decoded element in bytes."""
     return _VARIABLE_BYTES if dtype.kind in "OT" else max(dtype.itemsize, 1)
 
 
@@ -94,7 +96,7 @@ def _find_inner_chunk(document: Mapping[str, Any]) -> Sequence[int] | None:
 
 
 def _expand_edges(size: Any, length: int) -> NDArray[np.int64]:
-    """Expand a chunk size, or a list of sizes and `[size, count]` runs, into bounds."""
+    """Expand a chunk size, or a list of sizes and `[size, count]` runs, into chunk boundaries."""
     if isinstance(size, int):
         count = max(-(-length // max(size, 1)), 1)
         return np.arange(count + 1, dtype=np.int64) * max(size, 1)

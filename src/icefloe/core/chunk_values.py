@@ -20,10 +20,10 @@ Values = NDArray[Any]
 def decode_chunk(
     document: Mapping[str, Any], shape: Sequence[int], data: bytes | None, *, most_bytes: int | None = None
 ) -> Values:
-    """Decode the values of a chunk with the codecs in the zarr.json of its array, given the shape of the
-    chunk.
+    """Decode a chunk of the given shape with the codecs from the zarr.json of its array.
 
-    A chunk without data has the fill value. ValueError is raised if the chunk has more than `most_bytes`.
+    Without data, all values are the fill value. Raises ValueError if the decoded chunk would exceed
+    `most_bytes`.
     """
     import zarr
 
@@ -39,7 +39,7 @@ def decode_chunk(
 def encode_chunk(document: Mapping[str, Any], values: Values) -> bytes | None:
     """Encode the values of a chunk with the codecs of its array.
 
-    Return None if all values are the fill value.
+    Returns None if all values are the fill value.
     """
     import zarr
 
@@ -60,24 +60,26 @@ def have_equal_values(one: Values, other: Values) -> bool:
 
 
 def get_chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Return the shape of the chunks of a regular grid; None for other grids."""
+    """Return the chunk shape of an array with a regular chunk grid; None for other grids."""
     grid = document["chunk_grid"]
     return tuple(grid["configuration"]["chunk_shape"]) if grid["name"] == "regular" else None
 
 
 def are_equivalent_documents(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
-    """Return True if two zarr.json differ only in how they spell an entry, such as an omitted default."""
+    """Return True if two zarr.json documents are equivalent, even if they are spelled differently, for
+    example by omitting a default.
+    """
     if name == "chunk_grid":
         shape = get_chunk_shape(one)
         return shape is not None and shape == get_chunk_shape(other)
     try:
         return bool(_normalize_document(one).get(name) == _normalize_document(other).get(name))
-    except (ValueError, TypeError, KeyError):  # such as a codec that zarr does not know
+    except (ValueError, TypeError, KeyError):  # for example, a codec that zarr does not know
         return False
 
 
 def _normalize_document(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the zarr.json of an array as zarr writes it, except for its shape and its chunk grid."""
+    """Return an array's zarr.json as zarr would write it, without the shape and the chunk grid."""
     import zarr
 
     shape = (1,) * len(document["shape"])
@@ -87,7 +89,7 @@ def _normalize_document(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _make_store_of_one(document: Mapping[str, Any], shape: Sequence[int], contents: dict[str, Any]) -> Any:
-    """Return a store that contains an array with a single chunk."""
+    """Return an in-memory store with an array that consists of a single chunk."""
     import zarr
 
     single = {
@@ -105,39 +107,40 @@ def _make_key(shape: Sequence[int]) -> str:
 
 
 _QUICK_CODECS: Final = {"zstd": "zarr.codecs.zstd", "gzip": "zarr.codecs.gzip"}
-"""The compressors that zarr uses from numcodecs unchanged, with the modules of zarr's codecs."""
+"""Compressors for which zarr calls numcodecs without any changes, with the modules of zarr's codec classes.
+"""
 _QUICK_DECODERS: Final = {**_QUICK_CODECS, "blosc": "zarr.codecs.blosc"}
-"""The compressors whose data numcodecs decodes like zarr."""
+"""Compressors whose data numcodecs decodes exactly like zarr."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkEncoder:
-    """An encoder of chunk values for one array. It produces the same bytes as zarr's codecs, without their
-    pipeline.
+    """A chunk encoder for one array. It produces the same bytes as zarr's codec pipeline, without its
+    overhead.
 
-    zarr copies and compares each chunk several times, and passes it between threads.
+    zarr copies and compares each chunk several times and passes it between threads.
     """
 
     room: Values
-    """A buffer for one chunk, which is reused for the next chunk."""
+    """A buffer for one chunk, which is reused for every chunk."""
     fill_value: Any
     compressor: Any
-    """A codec from numcodecs, or None."""
+    """The numcodecs compressor; None if chunks are not compressed."""
 
     def load(self, values: Values) -> Values:
-        """Copy the values of a chunk to the encoder.
+        """Copy the values of a chunk to the encoder's buffer.
 
-        Chunks at the end of the array are padded with the fill value.
+        Edge chunks are padded with the fill value.
         """
         if values.shape != self.room.shape:
             self.room[...] = self.fill_value
-        place: Any = (*(slice(size) for size in values.shape), ...)  # a view, also without dimensions
+        place: Any = (*(slice(size) for size in values.shape), ...)  # a view, even for scalars
         own: Values = self.room[place]
         own[...] = values
         return own
 
     def encode(self) -> bytes | None:
-        """Encode the chunk values that were copied. Return None if every value is the fill value."""
+        """Encode the chunk in the buffer. Return None if all values are the fill value."""
         flat = self.room.reshape(-1)
         if self._is_empty(flat[:1]) and self._is_empty(flat):
             return None
@@ -157,10 +160,10 @@ class ChunkEncoder:
 
 
 def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
-    """Create an encoder of chunk values for the array of a zarr.json: numbers in equal chunks, at most one
-    compressor.
+    """Create a fast chunk encoder for the array that a zarr.json describes: numeric, with regular chunks and
+    at most one compressor.
 
-    Return None for other arrays, and if zarr is configured to use other codecs or to write empty chunks.
+    Returns None for other arrays, or if zarr is configured to use other codecs or to write empty chunks.
     """
     import zarr
 
@@ -172,10 +175,10 @@ def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkDecoder:
-    """A decoder of the chunks of one array. It gives the same values as zarr's codecs, without their
-    pipeline.
+    """A chunk decoder for one array. It returns the same values as zarr's codec pipeline, without its
+    overhead.
 
-    For each chunk, zarr switches between threads and copies the values into the result.
+    For each chunk, zarr switches threads and copies the values into the result.
     """
 
     shape: tuple[int, ...]
@@ -183,25 +186,25 @@ class ChunkDecoder:
     dtype: np.dtype[Any]
     fill_value: Any
     compressor: Any
-    """A codec from numcodecs, or None."""
+    """The numcodecs compressor; None if chunks are not compressed."""
 
     def decode(self, data: bytes) -> Values:
-        """Decode a whole chunk. Chunks at the end of the array are as large as all others."""
+        """Decode a chunk to its full size. Edge chunks are not trimmed."""
         decoded = data if self.compressor is None else self.compressor.decode(data)
         return np.frombuffer(decoded, self.dtype).reshape(self.shape)
 
 
 def find_decoder(document: Mapping[str, Any]) -> ChunkDecoder | None:
-    """Create a decoder of chunk values for the array of a zarr.json: numbers in equal chunks, at most one
-    compressor.
+    """Create a fast chunk decoder for the array that a zarr.json describes: numeric, with regular chunks and
+    at most one compressor.
 
-    Return None for other arrays, and if zarr is configured to use other codecs.
+    Returns None for other arrays, or if zarr is configured to use other codecs.
     """
     return _find_quick_encoding(document, _QUICK_DECODERS)
 
 
 def _find_quick_encoding(document: Mapping[str, Any], quick: Mapping[str, str]) -> ChunkDecoder | None:
-    """Return the encoding of an array if its only codecs are `bytes` and one of the given compressors."""
+    """Return a decoder if the array's only codecs are `bytes` and at most one of the given compressors."""
     import numcodecs
     import zarr
     from zarr.dtype import parse_dtype
@@ -222,7 +225,7 @@ def _find_quick_encoding(document: Mapping[str, Any], quick: Mapping[str, str]) 
         name = codec["name"] if isinstance(codec, Mapping) else ""
         if name not in quick or get_codec_class(name).__module__ != quick[name]:
             return None
-        own = codec.get("configuration", {}) if name in _QUICK_CODECS else {}  # Blosc names it in the data
+        own = codec.get("configuration", {}) if name in _QUICK_CODECS else {}  # Blosc stores it in the data
         compressor = numcodecs.get_codec({"id": name, **own})
     try:
         kind = parse_dtype(document["data_type"], zarr_format=3)

@@ -30,7 +30,7 @@ def create_parts(
     layouts: Sequence[Layout],
     disk_cache: DiskCache | None = None,
 ) -> RepositoryParts:
-    """Create a repository: write its initial snapshot, then the ref that makes it a repository.
+    """Create a repository by writing its initial snapshot, and then the ref that makes it visible.
 
     Raises ConflictError if one of the read-only `layouts` is already at the location.
     """
@@ -63,6 +63,6 @@ def create_parts(
         if plain is not None:
             opened.refs.save_config(
                 plain
-            )  # save the configuration first, so that readers never see a repository without it
+            )  # written first, so that readers never see a repository without its configuration
         opened.refs.create(INITIAL_SNAPSHOT_ID)
     return opened

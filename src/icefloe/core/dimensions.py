@@ -1,4 +1,4 @@
-"""Named dimensions of arrays, and the groups that contain their coordinates."""
+"""Named dimensions of arrays, and the groups that contain their coordinate arrays."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from icefloe._internal.paths import join, list_ancestors
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 SMALL_ARRAY_BYTES: Final = 16 << 20
-"""The size below which arrays, usually coordinates, are rewritten instead of being moved by whole chunks."""
+"""Arrays smaller than this, usually coordinates, are rewritten instead of being moved chunk by chunk."""
 
 
 def find_axis(node: NodeSnapshot | None, dim: str) -> int | None:
-    """Find the axis of a dimension by its name in an array; None if the node is not an array or does not have
-    it.
-    """
+    """Return the axis of a named dimension; None if the node is not an array or has no such dimension."""
     data = None if node is None else node.node_data
     names = data.dimension_names if isinstance(data, ArrayNodeData) else None
     return names.index(dim) if names and dim in names else None
 
 
 def find_coordinate_group(find_node: Callable[[str], NodeSnapshot | None], path: str, dim: str) -> str | None:
-    """Find the closest group above an array that has a coordinate for one of its dimensions."""
+    """Find the closest enclosing group that contains a coordinate array for one of the array's dimensions."""
     for group in list_ancestors(path):
         node = find_node(join(group, dim))
         if node is not None and find_axis(node, dim) == 0 and _get_rank(node) == 1:

@@ -1,4 +1,4 @@
-"""Manifests that are written before their commit, by the process that has the references.
+"""Early manifests, which are written before their commit by the process that has the references.
 
 A writer with millions of references does not send them to the committer. It writes the manifests of its part
 of the chunk grid, and sends their ids, extents and coordinates. The committer uses such a manifest unchanged
@@ -23,12 +23,12 @@ from icefloe.format.snapshot import ManifestFileInfo, ManifestRef
 from icefloe.storage.base import ObjectNotFoundError
 
 ReadManifest: TypeAlias = Callable[[ManifestId, int], PackedManifest]
-"""A function that reads a manifest, given its id and its size in bytes."""
+"""A function that reads a manifest, given its id and size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedManifests:
-    """Committed manifests of an array whose references an early manifest contains as well."""
+    """Committed manifests of an array whose references are also contained in an early manifest."""
 
     ids: frozenset[ManifestId]
     extents: tuple[range, ...]
@@ -42,16 +42,16 @@ class EarlyManifest:
     node: NodeId
     info: ManifestFileInfo
     extents: tuple[range, ...]
-    """The extents of the changed chunks."""
+    """The smallest window of the chunk grid that contains all changed chunks."""
     sparse: Coords | None
-    """The sorted coordinates of the changed chunks; None if the extents are filled completely."""
+    """The sorted coordinates of the changed chunks; None if all chunks in the extents were changed."""
     read: ReadManifest
     joined: JoinedManifests | None = None
     """The committed manifests that the early manifest replaces, if there are any."""
 
     @property
     def ref(self) -> ManifestRef:
-        """The reference to an early manifest, which is committed later."""
+        """The manifest reference for the array, to be committed later."""
         return ManifestRef(self.info.id, self.joined.extents if self.joined else self.extents)
 
     @property
@@ -60,14 +60,15 @@ class EarlyManifest:
         return self.joined.ids if self.joined else frozenset()
 
     def has(self, coords: Sequence[int]) -> bool:
-        """Return True if the early manifest contains a chunk."""
+        """Return True if the chunk is one of the changed chunks in this manifest."""
         if not all(number in extent for number, extent in zip(coords, self.extents, strict=True)):
             return False
         return self.sparse is None or coordinates.find(self.sparse, coords) is not None
 
     def refs(self, path: str) -> ArrayManifest:
-        """Read the changed references of the array at `path` in the early manifest; raise an error if the
-        manifest was collected as garbage."""
+        """Read the changed references from the manifest; raise an error if it was garbage-collected. The
+        error mentions the `path` of the array.
+        """
         try:
             manifest = self.read(self.info.id, self.info.size_bytes)
         except ObjectNotFoundError:
@@ -81,7 +82,7 @@ class EarlyManifest:
 
 
 def make_collected_error(what: str) -> StorageError:
-    """Return the error for an early manifest, or a chunk, that was collected before its commit."""
+    """Return the error for an early manifest or a chunk that was garbage-collected before its commit."""
     return StorageError(
         f"{what} was deleted by a garbage collection before it was committed; nothing was committed. Write "
         "the data again in a new session, and run collections with a cutoff that is older than the longest "
@@ -97,7 +98,7 @@ def describe_early_manifest(
     read: ReadManifest,
     joined: JoinedManifests | None = None,
 ) -> EarlyManifest:
-    """Describe an early manifest that was written from some changed references."""
+    """Create the description of an early manifest from the references that were written to it."""
     extents = refs.extents()
     dense = math.prod(map(len, extents)) == len(refs)
     return EarlyManifest(node, info, extents, None if dense else refs.coords, read, joined)

@@ -1,4 +1,4 @@
-"""Fingerprints of chunk references. References with equal fingerprints refer to the same stored bytes.
+"""Fingerprints of chunk references. Equal fingerprints mean that references point to the same stored bytes.
 
 A fingerprint consists of two 64-bit numbers. It is computed from chunk id, offset and length for a native
 reference, from location, offset, length and checksum for a virtual reference, and from the bytes of an inline
@@ -26,12 +26,12 @@ _KINDS: Final = {NATIVE: b"native", VIRTUAL: b"virtual", INLINE: b"inline"}
 
 
 def hash_bytes(data: bytes) -> Lanes:
-    """Return the fingerprint of a byte string, for the fingerprint of a chunk reference."""
+    """Hash a byte string to a fingerprint."""
     return np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), "<u8").astype(np.uint64)
 
 
 def combine(lanes: Lanes, *others: Lanes) -> Lanes:
-    """Combine fingerprints into new ones; the order matters, and shapes are broadcast."""
+    """Combine fingerprints element by element. The order of arguments matters, and shapes are broadcast."""
     with np.errstate(over="ignore"):  # numpy warns about overflow of scalars, but not of arrays
         for other in others:
             mixed = [
@@ -55,8 +55,8 @@ def fingerprint_refs(refs: ArrayManifest) -> Lanes:
 
 
 def fingerprint_grid(refs: ArrayManifest, grid: Sequence[int]) -> Lanes:
-    """Arrange fingerprints by chunk coordinates in an array of shape `(*grid, 2)`, zero where no chunk
-    exists.
+    """Arrange fingerprints by chunk coordinates in an array of shape `(*grid, 2)`, with zeros for missing
+    chunks.
     """
     found = np.zeros((*grid, 2), np.uint64)
     if len(refs):  # a scalar without a chunk has no coordinates to assign to
@@ -86,18 +86,19 @@ def _hash_each(blobs: Blobs) -> Lanes:
 
 
 def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter the bits of 64-bit numbers (the finalizer of splitmix64)."""
+    """Mix the bits of 64-bit numbers (the splitmix64 finalizer)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 class RectangleSums:
-    """Position-dependent sums of fingerprints over any rectangle of a chunk grid.
+    """Position-dependent sums of fingerprints over arbitrary rectangles of a chunk grid.
 
-    The sum over a rectangle depends on its fingerprints and on their positions relative to its first
-    corner, so content that moved as a whole keeps its sum. Each query costs a constant number of operations
-    per rectangle of any size: cumulative sums modulo 2**64 of fingerprints times `base ** coordinate`.
+    The sum over a rectangle depends on its fingerprints and on their positions relative to its first corner,
+    so content that moved as a whole keeps its sum. Sums are computed from cumulative sums, modulo 2**64, of
+    fingerprints times `base ** coordinate`, so that a query takes constant time whatever the size of the
+    rectangle.
     """
 
     def __init__(self, fingerprints: Lanes) -> None:
@@ -113,9 +114,7 @@ class RectangleSums:
         self._sums: Lanes = sums
 
     def sum(self, first: Sequence[NDArray[np.int64]], end: Sequence[NDArray[np.int64]]) -> Lanes:
-        """Return sums of fingerprints over rectangles, given by broadcastable arrays of bounds, one pair per
-        axis.
-        """
+        """Return the sums over rectangles, given one pair of broadcastable bounds arrays per axis."""
         if not self._rank:
             return self._sums
         total: Lanes = np.zeros((*np.broadcast_shapes(*(np.shape(each) for each in first)), 2), np.uint64)
@@ -130,7 +129,7 @@ class RectangleSums:
 
 
 def _make_base(axis: int) -> NDArray[np.uint64]:
-    """Return an odd base per lane for an axis."""
+    """Return one odd base per lane for an axis."""
     return hash_bytes(b"axis %d" % axis) | np.uint64(1)
 
 

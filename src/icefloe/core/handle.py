@@ -1,7 +1,7 @@
 """A picklable handle, from which another process opens the same repository.
 
-All handles of a repository that are unpickled in one process share caches. A worker that receives a store
-with each task therefore reads the snapshot and the manifests only once.
+All handles of a repository that are unpickled in the same process share caches. A worker that receives a
+store with each task therefore reads the snapshot and the manifests only once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icefloe.storage.disk_cache import DiskCache
 from icefloe.storage.memory import MemoryStorage
 
 _MAX_OPEN_REPOSITORIES = 8
-"""The number of repositories that stay open for the next task."""
+"""The maximum number of repositories that stay open for later tasks."""
 
 _lock = fork_safe_lock()
 _open: OrderedDict[str, RepositoryParts] = OrderedDict()
@@ -36,7 +36,7 @@ class Handle:
     authorized: Authorized = field(default_factory=dict)
     """The containers whose virtual chunks may be read, by URL prefix."""
     trusted: frozenset[str] = frozenset()
-    """The URL prefixes of the containers in the caller's configuration. Their endpoints may receive
+    """The URL prefixes of containers from the caller's configuration, whose endpoints may receive
     credentials.
     """
     disk_cache: DiskCache | None = None
@@ -58,7 +58,7 @@ class Handle:
         return found
 
     def reopen(self) -> RepositoryParts:
-        """Open the repository of the handle with caches of its own."""
+        """Open the repository of the handle with its own caches instead of the shared ones."""
         opened = make_parts(
             self.storage, self.layout, self.config, self.authorized, self.trusted, self.disk_cache
         )

@@ -23,8 +23,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 
 class KeyListing:
-    """A listing of the keys in one folder of a Zarr store: a node, an implicit group, or part of a chunk
-    grid.
+    """The keys in one folder of a Zarr store. A folder is a node, an implicit group, or part of a chunk grid.
 
     Folders are given as paths. `/a/b` is the folder of the keys that start with `a/b/`, not with `a/bc`. A
     folder that does not exist is empty.
@@ -34,7 +33,7 @@ class KeyListing:
         self._workspace = workspace
 
     def is_empty(self, path: str) -> bool:
-        """Return True if the listing of a folder has no keys."""
+        """Return True if the folder contains no keys."""
         if self._has_nodes(path):
             return False
         inside = self.inside_array(path)
@@ -44,7 +43,9 @@ class KeyListing:
         return self._workspace.node(path) is not None or self._workspace.has_nodes_below(path)
 
     def inside_array(self, path: str) -> tuple[NodeSnapshot, tuple[int, ...]] | None:
-        """Return the array whose chunk keys are listed in a folder, and the folder's leading coordinates."""
+        """If the folder is inside an array, return the array and the leading chunk coordinates of the
+        folder.
+        """
         if self._has_nodes(path):
             return None
         for above in list_ancestors(path):
@@ -60,7 +61,7 @@ class KeyListing:
         return None
 
     def keys(self, path: str) -> Iterator[str]:
-        """List all keys of the Zarr store below a prefix: metadata documents first, then chunks."""
+        """Yield all keys in the folder and below: metadata documents first, then chunks."""
         inside = self.inside_array(path)
         if inside is not None:
             return _make_chunk_keys(inside[0].path, self._workspace.chunk_coords(*inside))
@@ -70,7 +71,7 @@ class KeyListing:
         return chain(list_metadata_keys(nodes), chain.from_iterable(chunks))
 
     def names(self, path: str) -> list[str]:
-        """List the names directly in a folder of the Zarr store (`list_dir`)."""
+        """Return the names directly inside the folder (zarr's `list_dir`)."""
         inside = self.inside_array(path)
         if inside is not None:
             array, first = inside
@@ -84,7 +85,7 @@ class KeyListing:
         return own + [name for name in self._workspace.children(path) if name not in own]
 
     def size_bytes(self, path: str, executor: Executor) -> int:
-        """Sum the bytes of all keys in the listing of a folder."""
+        """Return the total size of all keys in the folder and below, in bytes."""
         inside = self.inside_array(path)
         if inside is not None:
             return _count_chunk_bytes(self._workspace.refs(*inside))

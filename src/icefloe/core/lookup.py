@@ -21,14 +21,14 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestRef
 
 _FEW_FINDS: Final = 4
 _ROWS_PER_FIND: Final = 1500
-"""The number of references whose columns cost as much to build as one lookup without columns."""
+"""Building columns for this many references costs as much as one lookup without columns."""
 _FEW_MANIFESTS: Final = 8
 
 LookupCache = WeightedCache[tuple[NodeId, ManifestId], "ManifestLookup"]
 
 
 class ArrayLookup:
-    """A lookup of an array's chunk references in the manifests of one snapshot."""
+    """Looks up chunk references of an array in the manifests of one snapshot."""
 
     __slots__ = (
         "_boxed",
@@ -59,13 +59,15 @@ class ArrayLookup:
         self._unbounded = [ref for ref in data.manifests if ref not in self._boxed]
         self._last = self._boxed[0] if self._boxed else None
         self._latest: tuple[ManifestRef, weakref.ref[ManifestLookup]] | None = None
-        """The latest lookup, available without the lock of the cache. Weak, so that the cache can drop it."""
+        """The most recently used manifest lookup, available without locking the cache. A weak reference, so
+        that the cache can drop it.
+        """
         edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
         boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)
         self._starts, self._stops = boxes[:, :, 0], boxes[:, :, 1]
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        """Look up the reference of a chunk in the manifests of an array; None if the chunk does not exist."""
+        """Return the reference of a chunk; None if the chunk does not exist."""
         ref = self._find_covering(coords)
         if ref is not None:
             found = self._get_lookup(ref).find(coords)
@@ -78,7 +80,7 @@ class ArrayLookup:
         return None
 
     def _find_covering(self, coords: tuple[int, ...]) -> ManifestRef | None:
-        """Return the manifest whose window of the chunk grid contains a chunk."""
+        """Return the manifest whose extents contain a chunk; None if there is none."""
         last = self._last
         if last is None or may_contain(last, coords):
             return last
@@ -105,7 +107,9 @@ class ArrayLookup:
 
 
 class ManifestLookup:
-    """A lookup of chunk references in one manifest. Thread-safe; two threads may build its columns twice."""
+    """Looks up chunk references in one manifest. Thread-safe, although two threads may both build its
+    columns.
+    """
 
     __slots__ = ("__weakref__", "_finds", "_manifest", "_node", "_rank", "_rows", "count")
 
@@ -118,7 +122,7 @@ class ManifestLookup:
         self.count = manifest.count(node)
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        """Look up the reference of a chunk in one manifest; None if the manifest does not contain it."""
+        """Return the reference of a chunk; None if the manifest does not contain it."""
         rows = self._rows
         if rows is None:
             self._finds += 1
@@ -159,7 +163,7 @@ class _ReferenceIndex:
             if number >= size:
                 return None
             key = key * size + number
-        if self._dense:  # the keys ascend from 0 without gaps, but the end of the grid may be empty
+        if self._dense:  # the keys ascend from 0 without gaps, but the grid may end with missing chunks
             return key if key < len(keys) else None
         row = int(keys.searchsorted(np.uint64(key)))
         return row if row < len(keys) and keys.item(row) == key else None

@@ -1,7 +1,7 @@
 """Convert virtual chunks to native chunks by copying their bytes without decoding.
 
-References into one file are sorted, and nearby ranges are fetched in one request. An archive is therefore
-read about once, from start to end, whatever the order of the chunks.
+References into the same file are sorted, and nearby ranges are fetched in one request. An archive is
+therefore read about once, from start to end, whatever the order of the chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest, Virt
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 Region = Sequence[slice | int] | Mapping[str, slice | int]
-"""The elements of an array: a slice or a number per dimension, or a mapping for some dimensions by name."""
+"""A selection of elements: a slice or an index per dimension, or a mapping from dimension names to slices or
+indices.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,15 @@ class _Copied:
     inline: list[bytes]
     location: str
     version: tuple[Any, Any]
-    """The etag and the time of the file."""
+    """The etag and the last-modified time of the file."""
 
 
 def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None, executor: Executor) -> int:
-    """Copy the virtual chunks of an array or a region into the repository, and return their number.
+    """Copy the virtual chunks of an array, or of a region of it, into the repository. Return the number of
+    copied chunks.
 
-    References change only after all bytes were copied. Raises StorageError if a file is not the recorded one,
-    or changes during the copy.
+    References change only after all bytes have been copied. Raises StorageError if a file has changed since
+    its references were recorded, or changes during the copy.
     """
     refs = workspace.refs(node)
     if region is not None:
@@ -80,7 +83,9 @@ def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None,
 
 
 def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: NDArray[np.int64]) -> _Copied:
-    """Fetch the bytes of references into one source file, and write each as a chunk of the repository."""
+    """Fetch the chunks that several references point to in one source file, and write each as a chunk
+    object.
+    """
     first, last = int(refs.offsets[rows].min()), int((refs.offsets[rows] + refs.lengths[rows]).max())
     one = refs.ref(int(rows[0]))
     if not isinstance(one, VirtualRef):
@@ -103,8 +108,8 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
 
 
 def group_requests(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.int64]]:
-    """Group virtual chunks to materialize that lie close together in one version of a file, for one request
-    per group.
+    """Group virtual chunks that lie close together in one version of a file, so that each group takes one
+    request.
     """
     order = np.lexsort((refs.offsets, refs.last_modified, refs.etag_codes, refs.location_codes))
     starts, ends = refs.offsets[order].astype(np.int64), (refs.offsets + refs.lengths)[order].astype(np.int64)
@@ -122,7 +127,7 @@ def group_requests(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.i
 
 
 def find_chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
-    """Return the window of the chunk grid that covers a region of elements."""
+    """Return the smallest window of the chunk grid that covers a region of elements."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)

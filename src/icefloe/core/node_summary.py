@@ -1,4 +1,4 @@
-"""Summarize groups and arrays, for `icefloe tree` and the HTML of sessions and repositories."""
+"""Summarize groups and arrays, for `icefloe tree` and the HTML reprs of sessions and repositories."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _SHARDING: Final = "sharding_indexed"
 _MAX_SIZES: Final = 6
-"""The maximum number of chunk sizes to show for a dimension with irregular chunks."""
+"""The maximum number of chunk sizes that are shown for a dimension with irregular chunks."""
 _DESCRIPTIONS: Final = ("long_name", "standard_name")
 _MAX_NODES: Final = 100
 
 
 def summarize_node(node: NodeSnapshot) -> dict[str, Any]:
-    """Summarize a node, group or array, from its zarr.json."""
+    """Summarize a group or array from its zarr.json."""
     document = json.loads(node.user_data)
     found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
     if isinstance(node.node_data, ArrayNodeData):
@@ -32,7 +32,7 @@ def summarize_node(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def _find_chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
+    """Return the chunk shape and the shard shape. With sharding, the cells of the chunk grid are shards."""
     grid = document["chunk_grid"]["configuration"]
     shape = grid.get("chunk_shape", grid.get("chunk_shapes"))
     for codec in document["codecs"]:
@@ -42,21 +42,20 @@ def _find_chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def format_shape(summary: dict[str, Any]) -> str:
-    """Format the shape of an array for a node summary, with dimension names: `time: 24, lat: 90`."""
+    """Format an array shape with dimension names: `time: 24, lat: 90`."""
     names = summary["dimensions"] or [None] * len(summary["shape"])
     pairs = zip(names, summary["shape"], strict=False)
     return ", ".join(f"{name}: {size}" if name else str(size) for name, size in pairs)
 
 
 def format_dtype(summary: dict[str, Any]) -> str:
-    """Format the data type of an array for a node summary."""
+    """Format the data type of an array."""
     dtype = summary["dtype"]
     return str(dtype if isinstance(dtype, str) else dtype.get("name", "?"))
 
 
 def format_chunks(shape: list[Any]) -> str:
-    """Format a chunk shape, or chunk sizes and `[size, count]` runs, for a node summary: `(24,
-    30+31+2x28)`."""
+    """Format a chunk shape, which may contain lists of sizes and `[size, count]` runs: `(24, 30+31+2x28)`."""
     return f"({', '.join(_format_sizes(each) if isinstance(each, list) else str(each) for each in shape)})"
 
 
@@ -66,7 +65,7 @@ def _format_sizes(sizes: list[Any]) -> str:
 
 
 def render_nodes(workspace: Workspace) -> str:
-    """Return the node summaries of all arrays of a workspace as a section of HTML."""
+    """Return an HTML section with the summaries of all arrays in a workspace."""
     paths = [path for path in workspace.paths() if not is_within(path, LEDGERS) and path != ROOT]
     nodes = (node for path in paths if (node := workspace.node(path)) is not None)
     summaries = [summarize_node(node) for node, _ in zip(nodes, range(_MAX_NODES), strict=False)]

@@ -1,4 +1,4 @@
-"""Detect the layout of a repository, and open it."""
+"""Detect the layout of a repository and open it."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from icefloe.storage.disk_cache import CachedLocation, DiskCache
 from icefloe.types import SpecVersion
 
 NO_CONFIG: Final = RepositoryConfig()
-"""The configuration without any settings."""
+"""A configuration in which nothing is set."""
 
 
 class Layout(Protocol):
-    """The file layout of repositories with one version of the format, which opens and creates them.
+    """The file layout of one format version. It detects, opens and creates repositories of that version.
 
     Layouts have no state: a pickled repository contains its layout.
     """
 
     @property
     def spec(self) -> Spec:
-        """The capabilities of repositories that are opened with this layout."""
+        """The capabilities of repositories with this layout."""
         ...
 
     def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
-        """Return True if there is a repository with this file layout to open.
+        """Return True if there is a repository with this layout in the storage.
 
-        Raises FormatError if it exists in addition to a repository with a `newer` layout.
+        Raises FormatError if there is also a repository with a `newer` layout.
         """
         ...
 
     def open(
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader
     ) -> tuple[RefStore, AssetStore]:
-        """Open a repository with this file layout: create the objects that read and write it.
+        """Create the objects that read and write a repository with this layout.
 
         Nothing is read yet.
         """
@@ -54,7 +54,7 @@ class Layout(Protocol):
 
 
 class LayoutV2:
-    """The layout of version 2, to open repositories with one repo info file for all refs.
+    """The layout of version 2, with one repo info file for all refs.
 
     See `Layout` for the docstrings.
     """
@@ -71,7 +71,7 @@ class LayoutV2:
 
 
 class LayoutV1:
-    """The layout of version 1, to open repositories with one file per branch and tag.
+    """The layout of version 1, with one file per branch and tag.
 
     See `Layout` for the docstrings.
     """
@@ -95,7 +95,7 @@ class LayoutV1:
 LAYOUT_V2: Final = LayoutV2()
 LAYOUT_V1: Final = LayoutV1()
 LAYOUTS: Final[tuple[Layout, ...]] = (LAYOUT_V2, LAYOUT_V1)
-"""The layouts that can be written, newest first. `icefloe.legacy` adds those that can only be read."""
+"""The writable layouts, newest first. `icefloe.legacy` adds read-only layouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,7 @@ class RepositoryParts:
 
 
 def choose_layout(version: SpecVersion | int | None) -> Layout:
-    """Return the file layout to open or create repositories of a format version; raise ValueError for an
-    unknown version.
-    """
+    """Return the file layout of a format version; raise ValueError for an unknown version."""
     layouts: dict[int | None, Layout] = {None: LAYOUT_V2, 1: LAYOUT_V1, 2: LAYOUT_V2}
     if version is not None and not isinstance(version, int):
         raise ValueError(
@@ -123,7 +121,7 @@ def choose_layout(version: SpecVersion | int | None) -> Layout:
 
 
 def find_layout(storage: Storage, layouts: Sequence[Layout]) -> Layout | None:
-    """Detect the file layout of the repository to open at a location; None if there is no repository."""
+    """Detect the file layout of the repository in a storage; None if there is no repository."""
     newest, *older = layouts
     return newest if newest.is_present(storage) else _find_older_layout(storage, older)
 
@@ -146,9 +144,9 @@ def open_parts(
     authorized: Authorized | None = None,
     disk_cache: DiskCache | None = None,
 ) -> RepositoryParts:
-    """Open the repository at a location, and return its parts. `config` overrides the stored configuration.
+    """Open the repository in a storage, and return its parts. `config` overrides the stored configuration.
 
-    The virtual chunk containers of `config` may receive credentials. `layouts` start with version 2.
+    The virtual chunk containers in `config` may receive credentials. `layouts` starts with version 2.
     """
     layout, refs, stored = _find_refs(storage, layouts)
     merged = None if stored is None else RepositoryConfig.from_plain(stored)
@@ -161,7 +159,7 @@ def open_parts(
 
 
 def _find_refs(storage: Storage, layouts: Sequence[Layout]) -> tuple[Layout, RefStore, dict[str, Any] | None]:
-    """Find the references and the stored configuration, with a single read in a V2 repository."""
+    """Load the refs and the stored configuration. A V2 repository takes a single read."""
     newest, *older = layouts
     refs = RefStoreV2(storage, _make_default_config())
     try:
@@ -180,7 +178,7 @@ def _make_default_config() -> EffectiveConfig:
 
 
 def list_containers(config: RepositoryConfig | None) -> frozenset[str]:
-    """List the URL prefixes of the virtual chunk containers in the configuration of an opened repository."""
+    """Return the URL prefixes of the virtual chunk containers in a configuration."""
     return frozenset((config.virtual_chunk_containers if config else None) or {})
 
 
@@ -192,13 +190,13 @@ def make_parts(
     trusted: Collection[str] = (),
     disk_cache: DiskCache | None = None,
 ) -> RepositoryParts:
-    """Create the parts of a repository to open, with the given configuration or the default one.
+    """Create the parts of an opened repository, with the given configuration or the default one.
 
-    `authorized` are the credentials for virtual chunk containers by URL prefix; `trusted` are the prefixes of
-    containers whose endpoints do not come from the stored configuration.
+    `authorized` contains the credentials for virtual chunk containers, by URL prefix. `trusted` contains the
+    prefixes of containers whose endpoints do not come from the stored configuration.
     """
     effective = _make_default_config() if config is None else config.effective()
-    config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a new configuration
+    config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a configuration
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
     containers = config.virtual_chunk_containers or {}

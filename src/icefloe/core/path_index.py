@@ -1,8 +1,8 @@
-"""An index of the paths of a base snapshot with uncommitted changes. Creating or deleting k nodes takes O(k
-log n).
+"""An index of all node paths in a base snapshot with uncommitted changes. Creating or deleting k nodes takes
+O(k log n).
 
-The sorted list of all paths is built only for listings. Whether there are nodes below a path is determined by
-counting nodes of the base between two positions, deleted nodes, and new nodes below the path.
+The sorted list of all paths is built only for listings. To determine if there are nodes below a path, the
+index counts the base nodes between two positions, the deleted nodes, and the new nodes below the path.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from icefloe.core.changeset import ChangeSet
 
 
 class PathIndex:
-    """The index of all node paths, valid as long as nodes are created and deleted through the index.
+    """An index of all node paths. It is valid as long as nodes are created and deleted only through the
+    index.
 
     Parameters
     ----------
     changes
         The uncommitted changes.
     base
-        The sorted paths of the base snapshot. They are not changed.
+        The sorted paths of the base snapshot. The list is not modified.
     """
 
     __slots__ = ("_added", "_base", "_changes", "_counts", "_hidden", "_moved", "_sorted")
@@ -42,17 +43,17 @@ class PathIndex:
         return [path for path in paths if _contains(self._base, path)]
 
     def _note(self, changes: ChangeSet) -> None:
-        """Record the changes for which the index is valid."""
+        """Record the state of the changes for which the index is valid."""
         self._changes, self._moved = changes, changes.moved
         self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
 
     def fits(self, changes: ChangeSet) -> bool:
-        """Return True if the path index is valid: nothing was created, deleted or moved except through it."""
+        """Return True if the index is valid: nothing was created, deleted or moved except through it."""
         counts = (len(changes.created), len(changes.deleted), len(changes.moved))
         return self._changes is changes and self._moved is changes.moved and self._counts == counts
 
     def has_below(self, path: str) -> bool:
-        """Return True if the path index has nodes below a path."""
+        """Return True if there are nodes below a path."""
         if self._added.get(path):
             return True
         first, end = find_bounds(self._base, path)
@@ -61,13 +62,13 @@ class PathIndex:
         return end - first > self._hidden.get(path, 0)
 
     def paths(self) -> Sequence[str]:
-        """Return the sorted paths of all nodes in the path index."""
+        """Return the sorted paths of all nodes."""
         if self._sorted is None:
             self._sorted = _list_paths(self._changes, self._base)
         return self._sorted
 
     def insert(self, path: str, changes: ChangeSet) -> None:
-        """Add the path of a new node to the path index."""
+        """Add the path of a new node."""
         if _contains(self._base, path):  # the path was deleted before
             _add(self._hidden, path, -1)
         else:
@@ -79,7 +80,7 @@ class PathIndex:
         self._note(changes)
 
     def remove(self, path: str, gone: Iterable[str], changes: ChangeSet) -> None:
-        """Remove the paths of a deleted node, and of all nodes below it, from the path index."""
+        """Remove the paths of a deleted node and of all nodes below it."""
         for each in gone:
             if _contains(self._base, each):
                 _add(self._hidden, each, 1)
@@ -96,8 +97,8 @@ class PathIndex:
 
 
 def find_bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
-    """Return the range of paths below a group in a sorted path index. The range for the root includes the
-    root.
+    """Return the range of paths below a group in a sorted list. For the root, the range includes the root
+    itself.
     """
     if group == ROOT:
         return 0, len(paths)
@@ -127,6 +128,6 @@ def _count_below(paths: Iterable[str]) -> defaultdict[str, int]:
 
 
 def _add(counts: defaultdict[str, int], path: str, by: int) -> None:
-    """Count a node in all groups above it."""
+    """Add to the node count of all groups above a path."""
     for above in list_ancestors(path):
         counts[above] += by

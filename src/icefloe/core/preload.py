@@ -1,7 +1,8 @@
 """Preload manifests that a session will need soon, in the background.
 
-A program that opens a dataset reads its coordinate arrays. Their manifests are small, and are then already in
-the cache when they are needed. The configuration `manifest.preload` selects them and limits their number.
+A program that opens a dataset reads its coordinate arrays. Their manifests are small, and preloading puts
+them into the cache before they are needed. The configuration `manifest.preload` selects the manifests and
+limits their number.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _latest: WeakKeyDictionary[AssetStore, SnapshotId] = WeakKeyDictionary()
 
 
 def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
-    """Start to preload the manifests that the configuration selects. Never waits and never fails.
+    """Start preloading the manifests that the configuration selects. Never blocks and never fails.
 
-    Storages without a network preload only if the configuration requests it, because they can read manifests
-    just as fast when they are needed.
+    With local storage, manifests are preloaded only if the configuration requests it, because they can be
+    read just as fast when they are needed.
     """
     if not asked_for and assets.storage.answers_at_once:
         return
@@ -51,7 +52,9 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
 
 
 def select_manifests(assets: AssetStore, snapshot: Snapshot) -> Iterator[ManifestFileInfo]:
-    """Yield the manifests to preload: each once, by array, within the limit of references."""
+    """Yield the manifests to preload, array by array and without duplicates, up to the maximum number of
+    references.
+    """
     config = assets.config
     seen: set[ManifestId] = set()
     left = config.preload_max_total_refs

@@ -3,8 +3,8 @@
 A fork knows the state from which it was forked. Its changes to nodes are compared with that state, and with
 the changes of the session and of previously merged forks. If metadata changed on both sides, if a node was
 deleted on one side and changed on the other, or if two nodes were created at the same path, an error is
-raised and nothing is merged. Chunks are not compared: if two forks write a chunk, the fork that is merged
-later wins, as in official releases.
+raised and nothing is merged. Chunks are not compared: if two forks write the same chunk, the fork that is
+merged later wins, as in official releases.
 
 References are only concatenated here. They are sorted once, when all of them are needed.
 """
@@ -36,22 +36,25 @@ _HEAD: Final = struct.Struct(f"<{SnapshotId.SIZE}s{SnapshotId.SIZE}s{_DIGEST_SIZ
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt of a fork: its changes, and the snapshot on which they are based."""
+    """The receipt of a fork: its changes, and the snapshot that they are based on."""
 
     origin: SnapshotId
-    """The base snapshot of the original session. Forks of forks keep it."""
+    """The base snapshot of the original session. It stays the same for forks of forks."""
     base: SnapshotId
-    """The base of the fork: the origin, or a snapshot that also contains uncommitted changes."""
+    """The base of the fork: the origin, or a snapshot that also contains the session's uncommitted changes.
+    """
     place: bytes
     """The identity of the repository, from `identify_repository`."""
     copy: bytes
-    """The copy of the repository to which the fork wrote chunks."""
+    """The `copy_id` of the storage to which the fork wrote chunks."""
     since: int
-    """The mark of `RefStore.now` before the first write. A later collection may have deleted chunks."""
+    """The mark of `RefStore.now`, taken before the first write. A later garbage collection may have deleted
+    chunks.
+    """
     changes: ChangeSet
 
     def to_bytes(self) -> bytes:
-        """Encode the receipt of a fork. It contains neither credentials nor the location of the
+        """Encode the receipt as bytes. They contain neither credentials nor the location of the
         repository.
         """
         head = _HEAD.pack(bytes(self.origin), bytes(self.base), self.place, self.copy, self.since)
@@ -59,7 +62,9 @@ class Receipt:
 
     @staticmethod
     def from_bytes(data: bytes, read: ReadManifest) -> Receipt:
-        """Decode the receipt of a fork; raise FormatError if it is damaged. `read` reads early manifests."""
+        """Decode a receipt; raise FormatError if it is damaged. `read` is the function that reads early
+        manifests.
+        """
         if len(data) < _HEAD.size:
             raise FormatError(
                 f"the receipt is truncated: it has only {len(data)} bytes", kind=ErrorKind.DESERIALIZATION
@@ -69,7 +74,9 @@ class Receipt:
         return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, since, changes)
 
     def has_chunk_objects(self) -> bool:
-        """Return True if a fork's receipt mentions chunks or manifests in the storage of the repository."""
+        """Return True if the receipt refers to chunk objects or manifests in the storage of the
+        repository.
+        """
         deltas = self.changes.chunks.values()
         if any(delta.early for delta in deltas):
             return True
@@ -78,8 +85,8 @@ class Receipt:
 
 
 def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[Receipt]) -> None:
-    """Merge the receipts of forks into the workspace of their session, in the given order: all of them or
-    none.
+    """Merge the receipts of forks into the workspace of their session, in the given order. Either all
+    receipts are merged or none.
     """
     receipts = list(receipts)
     place, copy = identify_repository(workspace.assets.storage)
@@ -105,7 +112,7 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
 
 
 def identify_repository(storage: Storage) -> tuple[bytes, bytes]:
-    """Return digests that tell whether the receipt of a fork belongs to this repository or a copy of it."""
+    """Return digests that identify the repository and its storage, to check if a receipt belongs to them."""
     place, copy = (
         hashlib.blake2b(text.encode(), digest_size=_DIGEST_SIZE).digest()
         for text in (storage.identity, storage.copy_id)
@@ -114,7 +121,7 @@ def identify_repository(storage: Storage) -> tuple[bytes, bytes]:
 
 
 def refuse(problem: str) -> NoReturn:
-    """Raise the error for the receipt of a fork that cannot be merged."""
+    """Raise the error for a receipt that cannot be merged."""
     raise SessionStateError(f"merge failed: {problem}", kind=ErrorKind.MERGE_FAILED)
 
 
@@ -193,8 +200,9 @@ class _Merge:
             )
 
     def _update_node_data(self, current: NodeSnapshot, node: NodeSnapshot) -> NodeData:
-        """Return the fork's shape with the session's manifests, because the fork's manifests may be
-        outdated."""
+        """Return node data with the fork's shape and the session's manifests, because the fork's manifests
+        may be outdated.
+        """
         if not isinstance(node.node_data, ArrayNodeData) or not isinstance(current.node_data, ArrayNodeData):
             return node.node_data
         if count_dimensions(node) == count_dimensions(current):
@@ -220,7 +228,7 @@ class _Merge:
         return seen is None or seen.id != current.id or seen.user_data != current.user_data
 
     def _has_changed_chunks(self, current: NodeSnapshot) -> bool:
-        """Return True if an array has changed chunks that were unknown to the fork."""
+        """Return True if the session has changed chunks of an array since the fork was created."""
         delta = self.target.changes.chunks.get(current.id)
         seen = self._forked_state.node(current.path)
         if delta is None:

@@ -42,7 +42,7 @@ _U32_MAX: Final = 0xFFFFFFFF
 _FIRST_OF_NAMED: Final = ord(NAMED[0])
 
 Failed = list[tuple[int, ...]] | None
-"""The coordinates of references that were skipped because no container matches."""
+"""The coordinates of references that were skipped because no virtual chunk container matches."""
 
 U64 = NDArray[np.uint64]
 ChunkBatch = tuple[Coords, NDArray[np.uint8], list[str], U64, U64, dict[int, bytes]]
@@ -54,7 +54,7 @@ class VirtualColumns:
 
     coords: Coords
     codes: NDArray[np.uint32]
-    """Rows of `locations`."""
+    """For each reference, the row of its location in `locations`."""
     locations: Blobs
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
@@ -64,7 +64,7 @@ class VirtualColumns:
     """True if the coordinates are known to be sorted and unique."""
 
     def take(self, rows: Any) -> VirtualColumns:
-        """Return the columns of the virtual references in the rows of a mask."""
+        """Select rows by a mask."""
         checksums = {name: each if name == "etags" else each[rows] for name, each in self.checksums.items()}
         return VirtualColumns(
             self.coords[rows],
@@ -79,7 +79,7 @@ class VirtualColumns:
 def set_virtual_refs(
     workspace: Workspace, path: str, refs: VirtualColumns, containers: Containers, *, validate: bool
 ) -> Failed:
-    """Set many virtual references of an array from columns, or none if one of them is invalid.
+    """Set many virtual references of an array from columns. If any of them is invalid, none is set.
 
     The error names the invalid reference.
 
@@ -171,7 +171,7 @@ def from_grid(
     arr_offset: Sequence[int] | None,
     checksum: str | datetime | None,
 ) -> VirtualColumns:
-    """Convert the locations in a window of the chunk grid to columns of virtual references.
+    """Convert the arrays for a window of the chunk grid to columns of virtual references.
 
     Empty locations are missing chunks.
     """
@@ -195,8 +195,8 @@ def from_grid(
 
 
 def _encode_texts(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
-    """Return codes and distinct texts of a list, a numpy array, or a pyarrow column, which is encoded by
-    pyarrow.
+    """Deduplicate texts in a list, numpy array or pyarrow column. Return a code per text, and the distinct
+    texts.
     """
     if hasattr(locations, "dictionary_encode"):
         coded = locations.dictionary_encode()
@@ -217,7 +217,7 @@ def _encode_texts(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
 
 
 def _to_numbers(values: Any, what: str) -> NDArray[np.uint64]:
-    """Copy numbers to a column; the error names the first invalid number."""
+    """Convert numbers to a column. The error mentions the first invalid number."""
     given = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise TypeError(f"{what}s must be a 1-d array of integers, not {given.dtype} {given.shape}")
@@ -228,7 +228,7 @@ def _to_numbers(values: Any, what: str) -> NDArray[np.uint64]:
 
 
 def _list_grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
-    """Return the coordinates of all cells of a window, in C order."""
+    """Return the coordinates of all chunks in a window of the chunk grid, in C order."""
     for size, start in zip(shape, first, strict=True):
         if start < 0 or start + size > _U32_MAX + 1:
             raise InvalidInputError(
@@ -239,9 +239,7 @@ def _list_grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
 
 
 def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
-    """Convert single virtual references to columns. If several of them refer to the same chunk, the last one
-    wins.
-    """
+    """Convert single virtual references to columns. If several refer to the same chunk, the last one wins."""
     others = set(map(type, chunks)) - {VirtualChunkSpec}
     if others:
         raise TypeError(f"'{others.pop().__name__}' object is not an instance of 'VirtualChunkSpec'")
@@ -287,7 +285,7 @@ def _spec_checksums(chunks: Sequence[VirtualChunkSpec]) -> dict[str, Any]:
 
 
 def repeat_checksum(checksum: str | datetime | None, count: int) -> dict[str, Any]:
-    """Return the columns of a checksum that many virtual references have in common."""
+    """Return the checksum columns for virtual references that all have the same checksum."""
     match to_stored_checksum(checksum):
         case ETag(value):
             return {"etag_codes": np.zeros(count, np.uint32), "etags": Blobs.from_texts([value])}
@@ -297,9 +295,7 @@ def repeat_checksum(checksum: str | datetime | None, count: int) -> dict[str, An
 
 
 def to_stored_checksum(checksum: str | datetime | None) -> Checksum | None:
-    """Return the stored form of a checksum in a reference column: an etag without quotes, or a time in
-    seconds.
-    """
+    """Convert a checksum to its stored form: an etag without quotes, or a time in seconds."""
     match checksum:
         case None:
             return None
@@ -329,7 +325,7 @@ def _to_seconds(time: datetime) -> int:
 
 
 def list_locations(workspace: Workspace, containers: Containers) -> list[str]:
-    """List the URLs in the reference columns of arrays, ordered by path and coordinates."""
+    """Return the URLs of all virtual chunks of some arrays, ordered by path and coordinates."""
     found: list[str] = []
     for node in workspace.arrays_with_chunks(workspace.paths()):
         refs = workspace.refs(node)
@@ -343,7 +339,7 @@ def list_locations(workspace: Workspace, containers: Containers) -> list[str]:
 
 
 def iterate_manifest_refs(workspace: Workspace) -> Iterator[ArrayManifest]:
-    """Yield the reference columns of all arrays of a snapshot, manifest by manifest."""
+    """Yield the reference columns of all arrays in a snapshot, manifest by manifest."""
     for node in workspace.base.nodes:
         data = node.node_data
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
@@ -353,9 +349,7 @@ def iterate_manifest_refs(workspace: Workspace) -> Iterator[ArrayManifest]:
 def iterate_chunks(
     workspace: Workspace, node: NodeSnapshot, containers: Containers, batch_size: int
 ) -> Iterator[ChunkBatch]:
-    """Yield the reference columns of an array, virtual or not, as single references
-    (`IcechunkStore.array_chunk_iterator`).
-    """
+    """Yield all references of an array, of any kind, one by one (`IcechunkStore.array_chunk_iterator`)."""
     refs = workspace.refs(node)
     shared = len(refs.locations) * 2 < len(refs)
     texts = to_absolute_locations(refs.locations, containers) if shared else []
@@ -382,9 +376,7 @@ def _make_paths(part: ArrayManifest, texts: list[str], containers: Containers) -
 
 
 def to_absolute_locations(locations: Blobs, containers: Containers) -> list[str]:
-    """Return the location column of virtual references as URLs, including those relative to a named
-    container.
-    """
+    """Convert virtual locations to absolute URLs, including those relative to a named container."""
     texts = locations.texts("location of a virtual chunk")
     heads = locations.buffer[locations.starts[locations.lengths > 0]]
     if (heads == _FIRST_OF_NAMED).any():

@@ -24,7 +24,7 @@ _TOO_MANY: Final = "rechunk the array to fewer, larger chunks first"
 
 
 def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> None:
-    """Reindex an array by shifting all chunks by an offset per dimension.
+    """Shift all chunks of an array by an offset per dimension.
 
     Chunks that leave the grid are dropped.
     """
@@ -37,7 +37,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
         )
     if not any(steps):
         return
-    # A step as long as the grid empties it. Longer steps are clipped to fit into 64 bits.
+    # A shift by the length of the grid empties it. Longer shifts are clipped to fit into 64 bits.
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
     with workspace.editing():
         _check_count(workspace, node)
@@ -51,7 +51,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
 
 
 def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward: Reindex | None) -> None:
-    """Reindex an array: move its chunks to new coordinates in the chunk grid; see `Session.reindex_array`."""
+    """Move the chunks of an array to new coordinates in the chunk grid. See `Session.reindex_array`."""
     for function in (forward, backward):
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
@@ -63,7 +63,7 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
 
 
 def _check_count(workspace: Workspace, node: NodeSnapshot) -> None:
-    """Raise an error if an array has more chunks than a commit may move. Manifests are not read."""
+    """Raise an error if an array has more chunks than one commit may move. Manifests are not read."""
     data, base = node.node_data, workspace.base
     if not isinstance(data, ArrayNodeData) or node.path in workspace.changes.updated:
         return
@@ -77,7 +77,7 @@ def _check_count(workspace: Workspace, node: NodeSnapshot) -> None:
 def _reindex_refs(
     refs: ArrayManifest, node: NodeSnapshot, forward: Reindex, backward: Reindex | None
 ) -> tuple[ArrayManifest, Coords]:
-    """Return the references at their new coordinates, and the cells that become empty."""
+    """Return the references at their new coordinates, and the coordinates that become empty."""
     grid = _get_regular_grid(node)
     rows, targets, gone = [], [], []
     for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function once per chunk
@@ -94,8 +94,9 @@ def _reindex_refs(
 
 
 def _get_regular_grid(node: NodeSnapshot) -> list[range]:
-    """Return the chunk grid. Raise an error if it is irregular, because its chunks are not
-    interchangeable."""
+    """Return the chunk grid. Raise an error if it is irregular, because then chunks of different sizes would
+    trade places.
+    """
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)
@@ -111,7 +112,7 @@ def _get_regular_grid(node: NodeSnapshot) -> list[range]:
 def _check_coordinates(
     coords: Iterable[int] | None, grid: Sequence[range], path: str
 ) -> tuple[int, ...] | None:
-    """Check that the coordinates which a function returned are inside the grid, and return them."""
+    """Check that the coordinates returned by the user's function are inside the grid, and return them."""
     if coords is None:
         return None
     numbers = tuple(index(number) for number in coords)
@@ -127,8 +128,7 @@ def _check_coordinates(
 def _move_refs(
     refs: ArrayManifest, rows: Sequence[int], targets: Sequence[Sequence[int]], rank: int
 ) -> ArrayManifest:
-    """Return some references at other coordinates. The last of several references at the same coordinates
-    wins."""
+    """Return references at new coordinates. If several move to the same coordinates, the last one wins."""
     coords = np.array(targets, np.uint32).reshape(-1, rank)
     moved = replace(refs.take(np.array(rows, np.int64)), coords=coords)
     _, order = coordinates.keep_last_of_equal(coords)

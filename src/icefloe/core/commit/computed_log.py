@@ -60,7 +60,9 @@ def _find_changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: 
 
 
 def _find_differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
-    """Return the coordinates at which two sets of references with the same coordinates differ."""
+    """Compare two sets of references with the same coordinates, and return the coordinates where they
+    differ.
+    """
     if old == new:
         return _make_empty_coords(new.rank)
     # Row by row, because the meaning of a column depends on the kind of the reference. This is acceptable

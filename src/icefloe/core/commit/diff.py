@@ -1,5 +1,6 @@
-"""Compute the changes between two snapshots from transaction logs, and the uncommitted changes of a
-session."""
+"""Compute the diff between two snapshots from transaction logs, or the diff of a session's uncommitted
+changes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from icefloe.snapshots import Diff
 
 
 def diff_session(workspace: Workspace) -> Diff:
-    """Return the diff of a session: its uncommitted changes."""
+    """Return a session's uncommitted changes as a diff."""
     with workspace.exclusive():
         return _make_diff(workspace.changes)
 
@@ -39,8 +40,8 @@ def _make_diff(changes: ChangeSet) -> Diff:
 
 
 def diff_logs(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) -> Diff:
-    """Return the diff between two snapshots of consecutive commits from their transaction logs, with the
-    paths of both.
+    """Return the diff between two snapshots from the transaction logs of the commits in between. Paths are
+    looked up in both snapshots.
 
     Nodes that were created and deleted in between are omitted.
     """

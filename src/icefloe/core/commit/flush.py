@@ -1,4 +1,4 @@
-"""Write a new snapshot: manifests, transaction log and snapshot file. Does not move refs."""
+"""Write the files of a new snapshot: manifests, transaction log and snapshot file. Refs are not moved."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from icefloe.format.snapshot import (
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
 
 OWN_METADATA: Final = "__icechunk"
-"""The key in the metadata of a snapshot under which writers describe their commit."""
+"""The key in snapshot metadata under which icefloe describes the commit."""
 
 _MANY_CHUNKS: Final = 1 << 14
-"""The number of changed chunks above which writing a transaction log takes noticeable time."""
+"""The number of changed chunks above which writing the transaction log takes noticeable time."""
 _SMALL_BYTES: Final = 256 * 1024
 _MAX_WAITING: Final = 256
-"""The maximum size and number of manifests that wait in memory until the snapshot is written."""
+"""The maximum size and number of manifests that are held in memory until the snapshot is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The files that a flush of a commit wrote: the snapshot and the transaction log."""
+    """The result of flushing a commit: its snapshot and its transaction log."""
 
     snapshot: Snapshot
     log: TransactionLog
@@ -65,13 +65,14 @@ def flush(
     earlier: TransactionLog | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Flushed:
-    """Flush a commit: write its manifests, transaction log and snapshot file. No branch moves yet.
+    """Write the manifests, transaction log and snapshot file of a commit. No branch moves yet.
 
-    `earlier` is the log of an amended commit, which is included. `meanwhile` runs while files are written.
+    `earlier` is the transaction log of the commit to amend, whose changes are included. `meanwhile` is called
+    while files are being written.
     """
     base, assets = workspace.base, workspace.assets
     # Check the limits first: the official library cannot rebase over a log with 50 million coordinates, and
-    # files that are written before the check would become garbage.
+    # files written before the check would become garbage.
     check_changes(workspace.changes, earlier)
     plans = list(
         executor.map(Task(lambda node: plan(workspace, node), "arrays"), _find_touched_arrays(workspace))
@@ -111,8 +112,8 @@ def reword(
     parent: SnapshotId,
     log: SealedLog,
 ) -> Snapshot:
-    """Write a copy of a snapshot with another message and metadata, and the same content and
-    transaction log.
+    """Write a copy of a snapshot with a new message and metadata. The content and the transaction log stay
+    the same.
     """
     id = SnapshotId.random()
     snapshot = replace(
@@ -136,9 +137,9 @@ def write_files(
     base: Snapshot,
     others: Sequence[Callable[[], None]] = (),
 ) -> None:
-    """Flush the snapshot and the transaction log of a commit, with a time later than that of its base.
+    """Write the snapshot and transaction log files of a commit. Its time is later than that of the base.
 
-    Other writes happen at the same time. Nothing refers to the snapshot yet, so their order does not matter.
+    All files are written in parallel. Nothing refers to the snapshot yet, so their order does not matter.
     """
     check_log(log)
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot), *others]
@@ -150,13 +151,14 @@ def write_files(
 
 
 def make_snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
-    """Return the entry in the repo info file for the snapshot that a commit flushed."""
+    """Return the repo info entry for a newly written snapshot."""
     return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
 
 
 def _find_touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
-    """Return the arrays whose manifests may change, because chunks or the shape changed, or all arrays if
-    requested."""
+    """Return the arrays whose manifests may change because their chunks or shape changed; all arrays if
+    requested.
+    """
     changes = workspace.changes
     paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
     if workspace.rewrites_all:
@@ -166,8 +168,9 @@ def _find_touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
 
 
 class _Uploader:
-    """An uploader for the new manifests of a commit. Small manifests are written together with the
-    snapshot."""
+    """Writes the new manifests of a commit. Small manifests are held back and written together with the
+    snapshot.
+    """
 
     def __init__(self, assets: AssetStore, count: int) -> None:
         self._assets = assets
@@ -175,7 +178,7 @@ class _Uploader:
         self.waiting: list[ManifestUpload] = []
 
     def put(self, manifest: PackedManifest) -> ManifestFileInfo:
-        """Write a manifest now or later."""
+        """Write a manifest, immediately or together with the snapshot."""
         upload = self._assets.seal_packed(manifest)
         if self._waits and len(upload.data) <= _SMALL_BYTES:
             self.waiting.append(upload)
@@ -190,8 +193,8 @@ def _rewrite_manifests(
     executor: Executor,
     put: Callable[[PackedManifest], ManifestFileInfo],
 ) -> dict[Place, Rewritten]:
-    """Create the new manifests of arrays in a commit. Manifests of an earlier attempt are reused if they
-    would be the same.
+    """Create the new manifests of the changed arrays. Manifests of an earlier commit attempt are reused if
+    they would be the same.
     """
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
     earlier: dict[Place, Rewritten] = workspace.rewritten
@@ -218,10 +221,9 @@ def _rewrite_manifests(
 def build_nodes(
     workspace: Workspace, rewritten: Iterable[NodeSnapshot], moved: Mapping[str, ManifestId] | None = None
 ) -> Nodes:
-    """Return all nodes of a workspace for the snapshot that a commit flushes, some of them with new
-    manifests.
+    """Return all nodes of a workspace for the new snapshot, with the new manifests of changed arrays.
 
-    The unchanged references of some arrays may have moved to another manifest.
+    Arrays without changes may also refer to a new manifest, if their references were repacked.
     """
     changes, base = workspace.changes, workspace.base.nodes.with_manifests(moved or {})
     put = {**changes.created, **changes.updated}
@@ -236,7 +238,7 @@ def build_nodes(
 
 
 def make_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:
-    """Flush the changes of a workspace as the transaction log of a commit."""
+    """Create the transaction log for the changes of a workspace."""
     with workspace.exclusive():  # readers in other threads may convert the changes to columns
         return _make_log_of_changes(workspace, id)
 
@@ -266,8 +268,8 @@ def _make_log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog
 
 
 def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
-    """Merge the transaction logs of consecutive commits into one, which is flushed with a single new
-    snapshot.
+    """Merge the transaction logs of consecutive commits into one, for a snapshot that replaces these
+    commits.
     """
     # The lists may overlap, for example if several commits wrote a chunk. Each chunk is kept once.
     chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks.lists()])
@@ -279,7 +281,7 @@ def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog
 
 
 def _compose_moves(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
-    """Return the net moves of consecutive logs by node."""
+    """Return the net move of each node over consecutive logs."""
     net: dict[NodeId, MoveOperation] = {}
     for log in logs:
         for move in log.moved_nodes:

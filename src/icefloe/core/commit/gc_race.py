@@ -1,4 +1,4 @@
-"""Protect a commit against garbage collections that ran since the session started.
+"""Protect a commit from garbage collections that ran since the session started.
 
 Chunks of a session are unreferenced until it commits. A collection whose cutoff is later than their creation
 treats them as garbage, and may still be deleting them. Copies of the chunks are newer than the cutoff. A
@@ -23,15 +23,16 @@ from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.storage.base import ObjectNotFoundError
 
 _MAX_CHECKED_CHUNKS: Final = 10_000
-"""The maximum number of chunks to check per array. Each check is a request, so larger arrays are sampled
-evenly."""
+"""The maximum number of chunks to check per array. Each check is a request, so larger arrays are sampled at
+even intervals.
+"""
 
 
 def check_presence(workspace: Workspace, executor: Executor) -> None:
-    """Raise an error if a commit races with a garbage collection that deleted its chunks or manifests.
+    """Raise an error if a concurrent garbage collection has deleted chunks or manifests that a commit needs.
 
-    Required if collections leave no record: other programs also collect garbage in V1 repositories, without
-    recording it.
+    This check is needed where collections leave no record: other programs collect garbage in V1 repositories
+    without recording it.
     """
 
     storage = workspace.assets.storage
@@ -58,8 +59,9 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
 
 
 def rescue(workspace: Workspace, executor: Executor) -> None:
-    """Copy all chunk objects of uncommitted changes, so that a concurrent garbage collection does not delete
-    them."""
+    """Copy all chunk objects of uncommitted changes, so that a concurrent garbage collection cannot delete
+    them.
+    """
     # Manifests of an earlier attempt are as old as the chunks, so the same collection may delete them.
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():

@@ -28,9 +28,9 @@ KEYS: Final = f"{LEDGERS}/keys"
 _GROUPS: Final = (LEDGERS, KEYS)
 _LONGEST_NAME: Final = 200
 _MAX_NAMES: Final = 4096
-"""The maximum number of versions that are not integers to record. Only the latest are kept."""
+"""The maximum number of non-integer versions to record. Only the latest ones are kept."""
 _MAX_DIGESTS: Final = 256
-"""The number of latest versions whose digests are recorded."""
+"""The number of most recent versions whose digests are recorded."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
 _DESCRIPTION: Final = "versions of this application that were committed (see docs/writing.md)"
 
@@ -40,7 +40,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class CommitKey:
-    """The key of an idempotent commit, which happens once per branch."""
+    """The key of an idempotent commit, which happens at most once per branch."""
 
     app: str
     """The name of the application."""
@@ -59,26 +59,26 @@ class CommitKey:
 
     @property
     def path(self) -> str:
-        """The path of the group that records the commit keys of an application, for idempotent commits."""
+        """The path of the group that records the application's commit keys."""
         return _get_path(self.app)
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersions:
-    """The commit keys of one application that a snapshot contains, as versions of idempotent commits."""
+    """The versions that one application has committed with commit keys, up to a snapshot."""
 
     app: str
     """The name of the application."""
     last: str = ""
-    """The version of the latest commit; empty if there is none."""
+    """The version of the latest commit; an empty string if there is none."""
     digest: str | None = None
-    """The digest of the data of the last version."""
+    """The digest of the data of the latest version."""
     numbers: Ranges = ()
-    """The versions that are integers, as ranges, because there may be many."""
+    """All integer versions, stored as ranges because there may be many."""
     names: tuple[str, ...] = ()
-    """All other versions, in the order of their commits."""
+    """All non-integer versions, in commit order."""
     digests: tuple[tuple[str, str], ...] = ()
-    """The versions and digests of the latest commits with a known digest, in the order of the commits."""
+    """The versions and digests of the latest commits with a known digest, in commit order."""
 
     def __contains__(self, version: str) -> bool:
         number = _parse_number(version)
@@ -87,8 +87,7 @@ class CommittedVersions:
         return any(first <= number <= end for first, end in self.numbers)
 
     def get_digest(self, version: str) -> str | None:
-        """Return the digest of the data that an idempotent commit wrote under a version; None if it is not
-        known.
+        """Return the digest of the data that was committed under a version; None if it is not known.
 
         Parameters
         ----------
@@ -104,7 +103,7 @@ class CommittedVersions:
 
 
 def get_versions(state: Snapshot | Workspace, app: str) -> CommittedVersions:
-    """Return the keys of an application's idempotent commits that a snapshot or a workspace contains."""
+    """Return the versions that an application has committed, according to a snapshot or workspace."""
     path = _get_path(app)
     if isinstance(state, Snapshot):
         return _read_versions(state, path, app)
@@ -113,7 +112,7 @@ def get_versions(state: Snapshot | Workspace, app: str) -> CommittedVersions:
 
 
 def with_version(versions: CommittedVersions, version: str, digest: str | None = None) -> CommittedVersions:
-    """Return a copy of the commit keys with one more version, which becomes the last version."""
+    """Return a copy with one more version, which becomes the latest one."""
     number = _parse_number(version)
     added = replace(versions, last=version, digest=digest)
     if digest is not None:
@@ -126,7 +125,7 @@ def with_version(versions: CommittedVersions, version: str, digest: str | None =
 def with_versions_between(
     versions: CommittedVersions, before: CommittedVersions, after: CommittedVersions
 ) -> CommittedVersions:
-    """Return a copy of the commit keys with the keys that another branch added between two of its
+    """Return a copy that also contains the versions that another branch added between two of its
     snapshots.
     """
     numbers = _subtract_ranges(after.numbers, before.numbers)
@@ -143,16 +142,14 @@ def with_versions_between(
 
 
 def is_key_node(path: str) -> bool:
-    """Return True if a node records the keys of idempotent commits: the group of an application, or a group
-    above it.
+    """Return True if a path belongs to the commit keys: the group of an application, or one of its parent
+    groups.
     """
     return path in _GROUPS or is_within(path, KEYS)
 
 
 def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
-    """Return True if an idempotent commit with this key already happened; raise InvalidInputError if its data
-    differs.
-    """
+    """Return True if a commit with this key was already made; raise InvalidInputError if its data differs."""
     versions = get_versions(state, key.app)
     if key.version not in versions:
         return False
@@ -165,7 +162,7 @@ def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
 
 
 def add_key(workspace: Workspace, key: CommitKey) -> None:
-    """Add the key of an idempotent commit to uncommitted changes."""
+    """Record a commit key in the uncommitted changes."""
     versions = with_version(get_versions(workspace, key.app), key.version, key.digest)
     workspace.set_metadata(key.path, _to_document(versions))
     _complete_groups(workspace)
@@ -173,8 +170,8 @@ def add_key(workspace: Workspace, key: CommitKey) -> None:
 
 @contextmanager
 def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
-    """Add the key of an idempotent commit to uncommitted changes for one attempt, and remove it if the
-    attempt fails.
+    """Record a commit key in the uncommitted changes for one commit attempt, and remove it if the attempt
+    fails.
     """
     before = workspace.changes
     # Chunks are shared with the original change set, so references are resolved only once.
@@ -190,10 +187,10 @@ def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
 
 
 def keep_keys(workspace: Workspace) -> None:
-    """Restore the nodes with keys of idempotent commits that were deleted together with the whole hierarchy.
+    """Restore the commit keys if they were deleted together with the whole hierarchy.
 
-    Overwriting all data should not forget which jobs have already run. Keys that are deleted individually
-    stay deleted.
+    Overwriting all data must not make the repository forget which jobs have already run. Keys that are
+    deleted individually stay deleted.
     """
     deleted = workspace.changes.deleted
     if ROOT not in deleted or not any(map(is_key_node, deleted)):
@@ -205,7 +202,7 @@ def keep_keys(workspace: Workspace) -> None:
 
 
 def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Remove all nodes with keys of idempotent commits, if any of the snapshots has keys."""
+    """Remove the nodes that record commit keys, if any of the snapshots has such nodes."""
     if not any(map(_has_keys, snapshots)):
         return list(snapshots)
     return [
@@ -215,14 +212,14 @@ def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def with_keys_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
-    """Add the keys of idempotent commits in one snapshot to another snapshot that lacks them."""
+    """Copy the commit keys of one snapshot to another snapshot that lacks them."""
     missing = [path for path in _list_key_paths(other) if snapshot.nodes.find(path) is None]
     nodes = [node for path in missing if (node := other.nodes.find(path)) is not None]
     return replace(snapshot, nodes=snapshot.nodes.with_changes(nodes)) if nodes else snapshot
 
 
 def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
-    """Add the keys of idempotent commits between two snapshots to the changes of a workspace."""
+    """Add the commit keys that were recorded between two snapshots to the changes of a workspace."""
     if not _has_keys(after) and not _has_keys(workspace.base):
         return
     for path in _list_key_paths(after):
@@ -314,7 +311,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _parse_number(version: str) -> int | None:
-    """Parse a version that is an integer in canonical form."""
+    """Parse a version as an integer; return None unless it is in canonical form."""
     if not version.isascii() or not version.isdigit() or len(version) > len(str(_LARGEST_NUMBER)):
         return None
     number = int(version)

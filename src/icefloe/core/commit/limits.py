@@ -1,10 +1,10 @@
-"""Limits on the number of chunks that a commit changes. All supported readers can read transaction logs
-within these limits.
+"""Limits on the number of chunks that a commit may change, chosen so that all supported readers can read its
+transaction log.
 
 Official releases count the bytes that they visit while verifying a transaction log. Releases up to 2.1 reject
 a log above 2 GiB, and all releases reject a log with more than 50 million tables. A changed chunk is one
-table and counts 30 bytes, and 4 bytes per dimension: 8 for its offset, 6 for the position and length of its
-vtable, 6 for the vtable, 2 for its only slot, 4 for the offset of the coordinates and 4 for their number.
+table and counts as 30 bytes plus 4 bytes per dimension: 8 for its offset, 6 for the position and length of
+its vtable, 6 for the vtable, 2 for its only slot, 4 for the offset of the coordinates and 4 for their number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from icefloe.format.coordinates import Coords
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 
 MAX_CHANGED_CHUNKS: Final = 40_000_000
-"""The limit for arrays of any rank. A reader needs about 1.5 GB of memory for such a log."""
+"""The maximum number of changed chunks for arrays of any rank. A reader needs about 1.5 GB of memory for such
+a log.
+"""
 
 _MAX_VISITED_BYTES: Final = 1 << 31
 _CHUNK_BYTES: Final = 30
@@ -32,7 +34,7 @@ Counts: TypeAlias = Sequence[tuple[int, int]]
 
 
 def compute_limit(rank: int) -> int:
-    """Return the limit on the number of chunks of one array that a commit may change, by number of
+    """Return the maximum number of chunks that one commit may change in an array with the given number of
     dimensions.
     """
     visited = (_MAX_VISITED_BYTES - _ARRAY_BYTES) // (_CHUNK_BYTES + _COORDINATE_BYTES * rank)
@@ -40,9 +42,7 @@ def compute_limit(rank: int) -> int:
 
 
 def count_commits(counts: Counts) -> int:
-    """Return the number of commits that are necessary to change some chunks within the limit, at least
-    one.
-    """
+    """Return the number of commits that are needed to change the given number of chunks, at least one."""
     total = sum(count for count, _ in counts)
     visited = sum(count * (_CHUNK_BYTES + _COORDINATE_BYTES * rank) for count, rank in counts)
     room = _MAX_VISITED_BYTES - _ARRAY_BYTES * len(counts)
@@ -50,7 +50,7 @@ def count_commits(counts: Counts) -> int:
 
 
 def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts") -> None:
-    """Raise an error if a commit exceeds the limit of changed chunks in a transaction log.
+    """Raise an error if a commit changes more chunks than a transaction log may contain.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts
 
 
 def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> None:
-    """Raise an error, before anything is written, if a commit would exceed the limit of changed chunks.
+    """Raise an error, before anything is written, if a commit would change too many chunks.
 
-    Chunks of an `earlier` log, which is amended, count as well.
+    `earlier` is the transaction log of the commit to amend. Its chunks count as well.
     """
     before = [] if earlier is None else _counts_of(earlier.updated_chunks)
     if (

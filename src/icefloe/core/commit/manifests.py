@@ -1,4 +1,5 @@
-"""Choose which manifests of an array to keep, and create a new manifest for each changed window.
+"""Decide which manifests of an array to keep, and create a new manifest for each changed window of the chunk
+grid.
 
 The configuration splits the chunk grid into windows. If an attempt to commit loses a race, the manifests that
 it wrote are remembered by window, and the next attempt writes only windows that the winner also changed.
@@ -30,7 +31,7 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef
 UNSPLIT: Final = 0xFFFFFFFF
 
 Window: TypeAlias = tuple[int, ...] | None
-"""The position of a window in the chunk grid, by dimension; None for several windows at once."""
+"""The index of a manifest window along each dimension of the chunk grid; None for several windows at once."""
 
 Place: TypeAlias = tuple[NodeId, Window]
 """An array and one of its windows."""
@@ -38,7 +39,7 @@ Place: TypeAlias = tuple[NodeId, Window]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources:
-    """The inputs of the new manifests that a commit writes for one window: old manifests and changes."""
+    """The inputs for the new manifests of one window: old manifests and changes."""
 
     manifests: tuple[ManifestRef, ...]
     written: ArrayManifest | FewRefs | None
@@ -47,11 +48,11 @@ class Sources:
 
     @property
     def columns(self) -> ArrayManifest | None:
-        """The written chunk references for the new manifests of a commit, as columns."""
+        """The written chunk references, as columns."""
         return _to_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
-        """Return True if two sets of inputs would produce the same manifests in a commit."""
+        """Return True if these inputs would produce the same manifests as other inputs."""
         return (
             self.grid == other.grid
             and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]
@@ -62,7 +63,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The new manifests that a commit writes for one window, or for several that depend on each other."""
+    """The new manifests that a commit writes for one window, or for several interdependent windows."""
 
     sources: Sources
     refs: tuple[ManifestRef, ...]
@@ -78,17 +79,17 @@ class ManifestPlan:
     kept: tuple[ManifestRef, ...]
     places: dict[Place, Sources]
     infos: tuple[ManifestFileInfo, ...] = ()
-    """The kept manifests that are not yet part of a snapshot."""
+    """The entries of kept manifests that are not yet part of a snapshot."""
 
     def finished(self, rewritten: Mapping[Place, Rewritten]) -> NodeSnapshot:
-        """Return the array with its new manifests, after the commit has written them."""
+        """Return the array node with its kept and new manifests."""
         refs = [*self.kept, *(ref for place in self.places for ref in rewritten[place].refs)]
         refs.sort(key=lambda ref: [extent.start for extent in ref.extents])
         return replace(self.node, node_data=replace(self.data, manifests=tuple(refs)))
 
 
 def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
-    """Plan the manifests of an array in a commit: distribute old manifests and changes over the windows."""
+    """Plan the manifests of an array in a commit by assigning old manifests and changes to windows."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise TypeError(f"{node.path} is a group and has no manifests")
@@ -133,8 +134,9 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
 def _separate_early(
     delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
 ) -> tuple[list[EarlyManifest], ArrayDelta]:
-    """Return early manifests that are alone in their window, except for manifests that they replace, and all
-    other changes as columns."""
+    """Separate early manifests that can be used unchanged, because they are alone in their window or replace
+    all other manifests there, from all other changes, which are returned as columns.
+    """
     rest = delta.without_early()
     old: dict[Window, set[ManifestId]] = {}
     for ref in manifests:
@@ -155,8 +157,8 @@ def _separate_early(
 def _join_windows(
     workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
 ) -> tuple[list[ManifestRef], Sources]:
-    """Combine all windows if an old manifest covers several of them, which happens if windows used to be
-    larger.
+    """Combine all windows if an old manifest covers several of them, which happens if the manifest split
+    sizes used to be larger.
 
     A manifest that could be kept is also rewritten if another manifest extends into its window.
     """
@@ -173,8 +175,9 @@ def _join_windows(
 def splice_refs(
     workspace: Workspace, node: NodeSnapshot, sources: Sources
 ) -> tuple[PackedManifest, ManifestRef] | None:
-    """Add a few references of a commit to the only manifest of a window; None if the manifest needs a full
-    rewrite."""
+    """Add a few changed references to the only manifest of a window; None if the manifest needs a full
+    rewrite.
+    """
     few, assets = sources.written, workspace.assets
     if few is None or isinstance(few, ArrayManifest) or len(sources.gone) or len(sources.manifests) > 1:
         return None
@@ -192,7 +195,9 @@ def splice_refs(
 
 
 def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
-    """Create new manifests from old manifests and changes; none if no chunk is left."""
+    """Create new manifests from old manifests and changes. Windows without remaining chunks get no
+    manifest.
+    """
     refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
     if refs and len(sources.gone):
         refs = [ArrayManifest.concat(refs).without(sources.gone)]
@@ -201,7 +206,7 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
     if not refs:
         return []
     joined = ArrayManifest.concat(refs)
-    # After a resize to a smaller shape, old manifests contain references outside of the grid. They are
+    # After a resize to a smaller shape, old manifests contain references outside the grid. They are
     # dropped here and not during the resize, so that a resize does not read manifests.
     inside = coordinates.are_inside(joined.coords, sources.grid)
     joined = joined if inside.all() else joined.take(inside)
@@ -215,7 +220,7 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
 def _separate_manifests(
     manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
 ) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
-    """Return the manifests to keep, and the manifests whose references must be rewritten, by window."""
+    """Return the manifests to keep, and those to rewrite, by window."""
     kept: list[ManifestRef] = []
     loose: dict[Window, list[ManifestRef]] = {}
     for ref in manifests:
@@ -233,8 +238,9 @@ def _separate_manifests(
 
 
 def _find_window(ref: ManifestRef, sizes: Sequence[int]) -> Window:
-    """Return the window of a manifest; None if it covers several windows, lacks extents or has another
-    rank."""
+    """Return the window of a manifest; None if it covers several windows, has no extents or has another
+    rank.
+    """
     if len(ref.extents) != len(sizes):
         return None
     first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
@@ -264,7 +270,7 @@ def _split_written_by_window(
 
 
 def split_refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
-    """Split the chunk references of a commit by manifest window. A single window is not copied."""
+    """Split chunk references by manifest window. References in a single window are not copied."""
     parts = list(_split_rows_by_window(refs.coords, sizes))
     if len(parts) == 1:
         return {parts[0][0]: refs}
@@ -272,7 +278,9 @@ def split_refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Wind
 
 
 def _split_rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Window, NDArray[np.int64]]]:
-    """Yield the windows of chunks, with the ascending rows of each."""
+    """Yield each manifest window that contains some of the chunks, with the ascending row numbers of these
+    chunks.
+    """
     if not len(coords):
         return
     places = coords // np.array(sizes, np.uint32).reshape(1, -1)
@@ -297,7 +305,7 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
     for condition, dimensions in rules:
         if not condition.matches(node.path):
             continue
-        # A file may have more names than dimensions; ignore the additional ones.
+        # A file may have more names than dimensions. Ignore the additional ones.
         for axis, name in enumerate(names[: len(sizes)]):
             if sizes[axis] is None:
                 sizes[axis] = next((size for dim, size in dimensions if dim.matches(axis, name)), None)
@@ -305,9 +313,9 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
 
 
 def write_early(workspace: Workspace, path: str, window: Sequence[range] | None = None) -> int:
-    """Write the references that were set in an array to manifests before the commit, and return their number.
+    """Write the uncommitted references of an array to manifests before the commit, and return their number.
 
-    With a `window` of the chunk grid, references outside of it are dropped.
+    If a `window` of the chunk grid is given, references outside it are dropped.
     """
     node, assets = workspace.array(path), workspace.assets
     with workspace.editing():
@@ -341,8 +349,9 @@ def write_early(workspace: Workspace, path: str, window: Sequence[range] | None 
 
 
 def _group_by_window(node: NodeSnapshot, sizes: Sequence[int]) -> dict[Window, list[ManifestRef]]:
-    """Return the committed manifests of an array by window; none if one of them covers several windows, or
-    chunks outside of the grid, because a commit then rewrites all of them."""
+    """Return the committed manifests of an array by window. The result is empty if a manifest covers several
+    windows or chunks outside the grid, because a commit then rewrites all manifests.
+    """
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return {}

@@ -31,7 +31,7 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef
 
 MAX_REFS: Final = 10_000
 MAX_BYTES: Final = 1024 * 1024
-"""The limits of a pack: the number of references, and the size of inline data and locations."""
+"""The limits of a pack: the number of references, and the total size of inline data and locations."""
 _REF_BYTES: Final = 40
 _NEIGHBORS: Final = 8
 """The number of neighboring paths on each side of a new array that are searched for a pack with room."""
@@ -39,7 +39,7 @@ _NEIGHBORS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PackMember:
-    """A small array that a commit puts into a pack: one manifest for many arrays."""
+    """A small array that a commit puts into a pack, a manifest shared by several arrays."""
 
     path: str
     id: NodeId
@@ -47,34 +47,34 @@ class PackMember:
     old: tuple[ManifestRef, ...] | ManifestId
     """The old manifests: all manifests of a changed array, or the only manifest of an unchanged array."""
     plan: ManifestPlan | None = None
-    """The plan of an array that the session touched."""
+    """The manifest plan, if the session changed the array; otherwise None."""
 
     @property
     def sources(self) -> Sources | None:
-        """The changes to an array that a commit puts into a pack."""
+        """The old manifests and changes of the array; None if the array was not changed."""
         return None if self.plan is None else next(iter(self.plan.places.values()), None)
 
     @property
     def manifests(self) -> list[ManifestId]:
-        """The manifests with the old references of an array that a commit puts into a pack."""
+        """The manifests that contain the array's old references."""
         return [self.old] if isinstance(self.old, ManifestId) else [ref.id for ref in self.old]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The packs that a commit wrote: manifests that several small arrays share."""
+    """The packs of a commit, which are manifests shared by several small arrays."""
 
     nodes: tuple[NodeSnapshot, ...]
-    """The changed arrays with their new manifests."""
+    """The nodes of changed arrays, with their new manifests."""
     moved: Mapping[str, ManifestId]
-    """The new manifests of unchanged arrays."""
+    """The new manifests of unchanged arrays, whose references were repacked."""
     infos: tuple[ManifestFileInfo, ...]
 
 
 def select_small_arrays(
     workspace: Workspace, plans: Sequence[ManifestPlan]
 ) -> tuple[list[ManifestPlan], list[ManifestPlan]]:
-    """Separate the small arrays that a commit puts into packs from all others."""
+    """Separate the small arrays that belong in packs from all other changed arrays."""
     if not workspace.assets.config.pack_small_arrays or workspace.changes.moved:
         return [], list(plans)
     small = [each for each in plans if _is_small(workspace, each)]
@@ -105,7 +105,7 @@ def pack_arrays(
     executor: Executor,
     put: Callable[[PackedManifest], ManifestFileInfo],
 ) -> Packed:
-    """Put small arrays that a commit changes, and the other arrays of their old packs, into new packs."""
+    """Write new packs with the changed small arrays, and with the other arrays of their old packs."""
     members = _find_members(workspace, plans)
     there = {member.path for member in members}
     kept = [each.finished({}) for each in plans if each.node.path not in there]
@@ -132,7 +132,7 @@ def pack_arrays(
 
 
 def _find_members(workspace: Workspace, plans: Sequence[ManifestPlan]) -> list[PackMember]:
-    """Return touched arrays and the arrays that share a manifest with them, by path.
+    """Return the changed arrays and the arrays that share a manifest with them, by path.
 
     Arrays without changed chunks are included only if their pack is rewritten.
     """
@@ -163,7 +163,7 @@ def _describe(plan: ManifestPlan) -> PackMember:
 
 
 def _find_neighbors(workspace: Workspace, plans: Sequence[ManifestPlan]) -> set[ManifestId]:
-    """Find the manifests with room that are nearest to new arrays in the order of paths."""
+    """Find, for each new array, the nearest pack with room in path order."""
     base, found = workspace.base.nodes, set[ManifestId]()
     if not plans or not len(workspace.base.manifest_files):
         return found
@@ -204,7 +204,7 @@ def _count(plan: ManifestPlan) -> int:
 def _read_refs(
     workspace: Workspace, members: Sequence[PackMember], executor: Executor
 ) -> dict[int, ArrayManifest]:
-    """Return the new references of all members by rank."""
+    """Return the up-to-date references of all members, by rank."""
     parts: dict[int, list[ArrayManifest]] = {}
     readable: dict[tuple[ManifestId, int], list[int]] = {}
     for row, member in enumerate(members):
@@ -247,7 +247,7 @@ def _read_refs(
             each = [ArrayManifest.concat(each).without(np.concatenate(gone[rank]))]
         whole = ArrayManifest.concat([*each, *written.get(rank, [])])
         if rank in limits:
-            # After a resize to a smaller shape, old references may be outside of the grid (`make_manifests`).
+            # After a resize to a smaller shape, old references may be outside the grid (`make_manifests`).
             numbers = whole.coords.astype(np.int64)
             inside_grid = (numbers[:, 1:] < limits[rank][numbers[:, 0]]).all(axis=1)
             whole = whole if inside_grid.all() else whole.take(inside_grid)
@@ -261,7 +261,7 @@ def _number_coords(coords: Coords, row: int) -> Coords:
 
 
 def _renumber(refs: ArrayManifest, rows: NDArray[np.uint32]) -> ArrayManifest:
-    """Replace the first coordinates of references, and sort them."""
+    """Renumber the first coordinate of references, which is the row of their array, and sort them again."""
     coords = refs.coords.copy()
     coords[:, 0] = rows[refs.coords[:, 0]]
     order = coords[:, 0].argsort(kind="stable")
@@ -269,7 +269,7 @@ def _renumber(refs: ArrayManifest, rows: NDArray[np.uint32]) -> ArrayManifest:
 
 
 def _partition(count: int, refs: Mapping[int, ArrayManifest]) -> list[range]:
-    """Divide consecutive members into packs of about the same size within the limits."""
+    """Divide members, in path order, into packs of about equal size within the limits."""
     # The weight of a member is the share of a pack that it fills, by the limit that it reaches first. A pack
     # is closed when it is full, or when more than half of the next member would lie above the average weight.
     weights = np.zeros(count)
@@ -291,7 +291,7 @@ def _partition(count: int, refs: Mapping[int, ArrayManifest]) -> list[range]:
 
 
 def _select_members(refs: Mapping[int, ArrayManifest], rows: range) -> list[ArrayManifest]:
-    """Return the references of some members, numbered from zero."""
+    """Return the references of some members, with the members numbered from zero."""
     parts = []
     for part in refs.values():
         first, last = part.coords[:, 0].searchsorted(np.array([rows.start, rows.stop], np.uint32)).tolist()
@@ -306,7 +306,7 @@ def _select_members(refs: Mapping[int, ArrayManifest], rows: range) -> list[Arra
 def _encode(
     workspace: Workspace, nodes: Sequence[NodeId], parts: Sequence[ArrayManifest]
 ) -> PackedManifest | None:
-    """Encode a pack; None if no array has references."""
+    """Encode a pack; None if none of its arrays has references."""
     filled = sorted({row for part in parts for row in np.unique(part.coords[:, 0]).tolist()})
     if not filled:
         return None

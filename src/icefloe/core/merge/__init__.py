@@ -1,1 +1,1 @@
-"""Rebase, three-way merge, and everything else that combines two histories."""
+"""Rebase, three-way merge and other operations that combine two histories."""

@@ -1,4 +1,6 @@
-"""The inputs of a rebase of concurrent appends: rules of the solver, common base, our changes and the tip."""
+"""The inputs for rebasing concurrent appends: the solver's rules, the common base, our changes and the branch
+tip.
+"""
 
 from __future__ import annotations
 
@@ -26,46 +28,44 @@ _CONSOLIDATED: Final = "consolidated_metadata"
 
 @runtime_checkable
 class AppendRules(Protocol):
-    """The interface of conflict solvers for concurrent appends: their decisions, and the encoding of
-    chunks.
-    """
+    """The interface of conflict solvers for concurrent appends: placement rules, and encoding of chunks."""
 
     dim: str
     order: AppendOrder
 
     def decode(self, document: Mapping[str, Any], shape: Sequence[int], data: bytes | None) -> Values:
-        """Decode a chunk to rebase concurrent appends; without data it has the fill value."""
+        """Decode a chunk. Without data, all values are the fill value."""
 
     def encode(self, document: Mapping[str, Any], values: Values) -> bytes | None:
-        """Encode a chunk to rebase concurrent appends; None if all values are the fill value."""
+        """Encode a chunk; return None if all values are the fill value."""
 
     def note(self, done: Sequence[Appended]) -> None:
-        """Record how a rebase placed the rows of concurrent appends, with one record per dataset."""
+        """Record how a rebase placed the appended rows, once per dataset."""
 
 
 def get_append_rules(solver: object) -> AppendRules | None:
-    """Return a conflict solver for concurrent appends; None for any other object."""
+    """Return the argument if it is a conflict solver for concurrent appends; None otherwise."""
     return solver if isinstance(solver, AppendRules) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of rebasing concurrent appends."""
+    """The result of rebasing the concurrent appends to one dataset."""
 
     num_rows: int
     """The number of rows that were placed after the rows of the other side."""
     num_collapsed: int
-    """The number of labels that both sides appended."""
+    """The number of rows whose label both sides appended."""
     num_moved: int
-    """The number of references that were moved without reading data."""
+    """The number of chunks that were moved by reference, without reading data."""
     num_rewritten: int
-    """The number of chunks that were decoded and written again."""
+    """The number of chunks that were decoded and rewritten."""
     is_ascending: bool
-    """True if the coordinate is still ascending."""
+    """True if the coordinate of the dimension is still ascending."""
 
 
 class AppendSides:
-    """The inputs of the rebase: the common base, our changes and the tip."""
+    """The inputs for rebasing concurrent appends: the common base, our changes and the branch tip."""
 
     def __init__(
         self, base: Workspace, ours: Workspace, tip: Workspace, rules: AppendRules, dry_run: bool
@@ -73,7 +73,7 @@ class AppendSides:
         self.base, self.ours, self.tip, self.rules, self._dry_run = base, ours, tip, rules, dry_run
 
     def write(self, data: bytes) -> ChunkRef:
-        """Store an encoded chunk, in memory if it is small or nothing must be written."""
+        """Store an encoded chunk. Small chunks, and all chunks of a dry run, are kept in memory."""
         if self._dry_run or self.ours.is_inline(len(data)):
             return InlineRef(data)
         return self.ours.assets.write_chunk(data)
@@ -82,12 +82,12 @@ class AppendSides:
         raise AppendConflictError(str(self.tip.base_id), path, self.rules.dim, reason)
 
     def axis_of(self, path: str) -> int:
-        """Return the axis of the dimension in an array that is known to have the dimension."""
+        """Return the axis of the append dimension in an array that is known to have it."""
         axis = self.axis(self.tip.node(path) or self.ours.node(path))
         return 0 if axis is None else axis
 
     def axis(self, node: NodeSnapshot | None) -> int | None:
-        """Return the axis of the dimension in an array; None if the array does not have it."""
+        """Return the axis of the append dimension in an array; None if the array does not have it."""
         return find_axis(node, self.rules.dim)
 
     def length(self, node: NodeSnapshot | None) -> int:
@@ -97,8 +97,9 @@ class AppendSides:
         return node.node_data.shape[axis].array_length
 
     def find_group(self, path: str) -> str:
-        """Return the closest group with a coordinate of the dimension; without one, the group of the
-        array."""
+        """Return the closest enclosing group that has a coordinate for the append dimension; if there is
+        none, the group of the array.
+        """
 
         def find(path: str) -> NodeSnapshot | None:
             return self.ours.node(path) or self.tip.node(path)
@@ -106,7 +107,7 @@ class AppendSides:
         return find_coordinate_group(find, path, self.rules.dim) or get_parent(path) or "/"
 
     def datasets(self) -> dict[str, list[str]]:
-        """Return the arrays of each dataset that our side extended, by group."""
+        """Return the arrays of each dataset to which our side appended, by group."""
         changed = {*self.ours.changes.updated, *self.ours.changes.created}
         grown = {
             self.find_group(path)
@@ -139,7 +140,7 @@ class AppendSides:
             del changes.chunks[node.id]
 
     def forget_equal(self, changes: ChangeSet) -> None:
-        """Remove our changes to nodes without the dimension, if the tip has the same content."""
+        """Drop our changes to nodes without the append dimension where the tip has the same content."""
         for path, node in list(changes.updated.items()):
             theirs = self.tip.node(path)
             if theirs is not None and parse_plain(theirs.user_data) == parse_plain(node.user_data):
@@ -180,13 +181,13 @@ class AppendSides:
     def values(
         self, side: Workspace, node: NodeSnapshot, document: Mapping[str, Any], coords: tuple[int, ...]
     ) -> Values:
-        """Decode a chunk of one side, in the full size of the chunk grid."""
+        """Decode a chunk of one side to its full size. Edge chunks are not trimmed."""
         ref = side.ref(node, coords)
         data = None if ref is None else side.read(ref, 0, ref.length, f"{coords} of {node.path}")
         return self.rules.decode(document, get_chunk_shape(document) or (), data)
 
     def consolidated(self, rest: ChangeSet, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return the metadata of groups whose consolidated metadata describes extended arrays."""
+        """Return updated metadata for groups whose consolidated metadata includes extended arrays."""
         groups = sorted({group for path in documents for group in list_ancestors(path)})
         found: dict[str, bytes] = {}
         for group in groups:
@@ -200,7 +201,7 @@ class AppendSides:
             mine = rest.updated.get(group)
             if mine is not None:
                 if parse_plain(mine.user_data) != parse_plain(theirs.user_data):
-                    continue  # both sides changed the group, which is an ordinary conflict
+                    continue  # both sides changed the group: an ordinary conflict
                 del rest.updated[group]
             prefix = "" if group == "/" else group
             for path, content in documents.items():
@@ -212,5 +213,5 @@ class AppendSides:
 
 
 def parse_plain(user_data: bytes) -> Any:
-    """Parse a zarr.json, without consolidated metadata."""
+    """Parse a zarr.json document without its consolidated metadata."""
     return {name: value for name, value in json.loads(user_data).items() if name != _CONSOLIDATED}

@@ -1,8 +1,7 @@
-"""Operations on branches: merge, cherry-pick, revert and squash. Each results in a single commit or ref
-update.
+"""Branch operations: merge, cherry-pick, revert and squash. Each results in a single commit or ref update.
 
-A merge commit has one parent, like any other commit, and its metadata contains the merged tip. The common
-ancestor is searched in both histories, including snapshots that have expired or were squashed: see `lineage`.
+A merge commit has one parent, like any other commit, and records the merged tip in its metadata. The common
+ancestor is searched in both histories, including expired and squashed snapshots. See `lineage`.
 """
 
 from __future__ import annotations
@@ -72,10 +71,10 @@ class ApplyRequest:
     base: SnapshotId
     target: SnapshotId
     commit: SnapshotId
-    """The snapshot that the user selected."""
+    """The snapshot that the user selected to merge, cherry-pick or revert."""
     message: str
     record: Mapping[str, Any]
-    """icefloe's entries in the metadata of the commit."""
+    """The entries that icefloe adds to the metadata of the commit."""
     strategy: MergeStrategy | ConflictSolver
     dry_run: bool
     even_if_empty: bool = False
@@ -85,7 +84,7 @@ class ApplyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Branching:
-    """The operations on branches: merge, cherry-pick, revert and squash."""
+    """Branch operations: merge, cherry-pick, revert and squash."""
 
     refs: RefStore
     assets: AssetStore
@@ -102,7 +101,7 @@ class Branching:
         dry_run: bool,
         metadata: Mapping[str, Any],
     ) -> MergeResult:
-        """Merge a snapshot, with its history, into a branch."""
+        """Merge a snapshot and its history into a branch."""
         _check_strategy(strategy)
 
         def attempt(mark: int) -> MergeResult:
@@ -123,10 +122,10 @@ class Branching:
         return self._retry_until_stable(attempt)
 
     def _find_base(self, lineage: SnapshotLineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
-        """Return the common ancestor of two tips; raise an error if it is uncertain.
+        """Return the common ancestor of two tips; raise an error if it cannot be determined reliably.
 
-        An expired snapshot after the common ancestor may have been a merge. There is then a later common
-        ancestor, which does not matter if the two sides changed different data.
+        An expired snapshot after the apparent common ancestor may have been a merge. Then there is a later
+        common ancestor, which does not matter if the two sides changed different data.
         """
         base = lineage.base(tip, source)
         while gaps := lineage.gaps(base, tip, source):
@@ -144,7 +143,8 @@ class Branching:
         return base
 
     def _keeps_logs(self, base: SnapshotId) -> bool:
-        """Return True if the logs of all snapshots that expired after a snapshot are still known.
+        """Return True if the transaction logs of all snapshots that expired after a given snapshot are still
+        known.
 
         Version 1 of the format does not keep them. In a repository that was upgraded from version 1, the
         history may have been cut off right after the first snapshot.
@@ -172,8 +172,9 @@ class Branching:
         return True
 
     def _find_touched(self, before: State, after: State) -> Touched:
-        """Return the nodes and chunks that may differ between two states, from their logs if possible,
-        otherwise all."""
+        """Return the nodes and chunks that may differ between two states, based on transaction logs if
+        possible. Otherwise return all of them.
+        """
         ends = (before.snapshot.id, after.snapshot.id)
         found = find_touched(self.refs, self.assets, *ends, self.executor)
         if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):
@@ -203,10 +204,10 @@ class Branching:
     def transplant(
         self, base: SnapshotId, source: SnapshotId, branch: str, metadata: Mapping[str, Any]
     ) -> SnapshotId | None:
-        """Apply the commits between two snapshots to a branch as they are, one by one, and return its tip.
+        """Apply the commits between two snapshots to a branch unchanged, one by one, and return the new tip.
 
-        Return None if both sides changed a node. The last commit gets the given metadata, and records that
-        the source was merged.
+        Returns None if both sides changed the same node. The last commit gets the given metadata, and records
+        that the source was merged.
         """
         recorded = {**metadata, **self._make_metadata({MERGED: [str(source)]})}
         return transplant(self.refs, self.assets, base, source, branch, recorded)
@@ -220,7 +221,7 @@ class Branching:
         *,
         dry_run: bool,
     ) -> MergeResult:
-        """Revert a snapshot in the history of a branch, in a new commit."""
+        """Undo the changes of a snapshot in the history of a branch, in a new commit."""
         _check_strategy(strategy)
         info = self.refs.snapshot(undone)
         before, record = self._find_parent(info, "reverted"), {"reverted": str(undone)}
@@ -233,7 +234,7 @@ class Branching:
         return self._apply(ApplyRequest(branch, undone, before, undone, text, record, strategy, dry_run))
 
     def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
-        """Squash a branch: replace all snapshots after a given one by a single snapshot."""
+        """Squash a branch by replacing all snapshots after a given one with a single snapshot."""
         return self._retry_until_stable(lambda mark: self._squash(branch, since, message, mark))
 
     def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
@@ -245,7 +246,7 @@ class Branching:
                 f"{since} is not an ancestor of the tip of branch {branch}, so there is nothing to squash",
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
-        self.refs.snapshot(since)  # raises an error if only the log of the snapshot is left
+        self.refs.snapshot(since)  # raises an error if only the transaction log of the snapshot is left
         infos = [self.refs.snapshot(step.snapshot) for step in steps]
         tips = [str(id) for info in infos for id in get_merged_tips(info)]
         replaced = [str(id) for id in list_squashed(infos)]
@@ -269,9 +270,7 @@ class Branching:
         return id
 
     def _find_parent(self, info: SnapshotInfo, what: str) -> SnapshotId:
-        """Return the snapshot that a snapshot's own changes are based on; raise an error if it has
-        expired.
-        """
+        """Return the parent on which a snapshot's changes are based; raise an error if it has expired."""
         if info.parent_id is None:
             raise InvalidInputError(
                 f"{info.id} is the first snapshot, which has no changes, so it cannot be {what}",
@@ -292,7 +291,7 @@ class Branching:
         return before
 
     def _apply(self, order: ApplyRequest) -> MergeResult:
-        """Apply the changes between two snapshots to the tip of a branch, and retry if the tip moves."""
+        """Apply the changes between two snapshots to the tip of a branch. Retry if the tip moves."""
         return self._retry_until_stable(
             lambda mark: self._merge_three_way(order, self.refs.branch(order.branch), mark)
         )
@@ -390,7 +389,7 @@ def _have_path_collision(ours: State, since: Touched, theirs: State, touched: To
 
 
 def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of the squashed snapshot of a branch, with the records of the merges that it
+    """Return the metadata for a squashed snapshot, including the merge records of the snapshots that it
     replaces.
     """
     kept = {
@@ -403,7 +402,7 @@ def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, 
 
 
 def combine_logs(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
-    """Combine the transaction logs of several commits into one with their net changes, to squash a branch."""
+    """Combine the transaction logs of several commits into one log of their net changes, for a squash."""
     changes = find_changes(before, after, touched)
     changes.moved = {
         new: old

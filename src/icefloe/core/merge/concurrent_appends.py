@@ -1,8 +1,8 @@
 """Rebase a session that appended rows to arrays that other writers also extended.
 
 Two sides append to the same arrays: ours are the changes of the session, theirs the tip of the branch. Chunk
-coordinates alone would always conflict, because both sides write behind the same old end. Rows are therefore
-matched by their label, the value of the coordinate of the dimension:
+coordinates alone would always conflict, because both sides write after the same old end. Rows are therefore
+matched by their label, which is the coordinate value along the dimension:
 
 1. Find the datasets that we extended: the arrays that share a dimension and its coordinate.
 2. Give every appended row its final position (`row_placement`).
@@ -46,21 +46,22 @@ from icefloe.format.manifest import ArrayManifest, ChunkRef, VirtualRef
 from icefloe.format.snapshot import NodeSnapshot, Snapshot
 
 _ENCODING: Final = ("data_type", "chunk_grid", "codecs", "fill_value", "storage_transformers")
-"""The metadata that determines the bytes of a chunk. References can be moved only if it is equal on both
-sides."""
+"""The metadata that determines how chunks are encoded. References can be moved only if it is equal on both
+sides.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """The plan for rebasing concurrent appends: a session's other changes, and its appends relative to the
-    tip of the branch.
+    """The plan for rebasing concurrent appends: the session's appends relative to the branch tip, and its
+    other changes.
     """
 
     rest: ChangeSet
     documents: Mapping[str, bytes]
-    """The new metadata by path."""
+    """The new zarr.json documents, by path."""
     deltas: Mapping[str, ArrayDelta]
-    """The changed chunks by path."""
+    """The changed chunks, by array path."""
     done: tuple[Appended, ...]
 
     def apply(self, workspace: Workspace) -> None:
@@ -80,16 +81,16 @@ def plan_appends(
     match_all: bool = False,
     dry_run: bool = False,
 ) -> AppendPlan | None:
-    """Plan how concurrent appends of a session follow those at the tip of the branch; None if there is
-    nothing to arrange.
+    """Plan how the rows that a session appended follow those at the branch tip; None if there is nothing to
+    rearrange.
 
-    With `match_all`, labels are also matched with the rows from which the session started, even if nobody
-    else appended. A dry run writes no chunks.
+    With `match_all`, labels are also matched with rows that already existed when the session started, even if
+    nobody else appended. A dry run writes no chunks.
 
     Raises
     ------
     AppendConflictError
-        If the two sides cannot be combined.
+        If the appends of the two sides cannot be combined.
     """
     there = Workspace(tip, ours.assets) if isinstance(tip, Snapshot) else tip
     sides = AppendSides(Workspace(ours.base, ours.assets), ours, there, rules, dry_run)
@@ -115,18 +116,18 @@ def plan_appends(
 
 @dataclass(frozen=True, slots=True)
 class _PlacedArray:
-    """The new state of one array."""
+    """The new state of one array after its rows have been placed."""
 
     document: bytes
     delta: ArrayDelta
     handled: Coords
-    """Our chunks that the delta replaces."""
+    """The coordinates of our changed chunks that the delta replaces."""
     num_moved: int
     num_rewritten: int
 
 
 class _Dataset:
-    """The arrays that share a dimension and its coordinate."""
+    """The arrays that share the append dimension and its coordinate."""
 
     def __init__(self, sides: AppendSides, home: str, members: Sequence[str], match_all: bool) -> None:
         self._sides = sides
@@ -138,7 +139,7 @@ class _Dataset:
 
     @computed_once
     def is_contested(self) -> bool:
-        """Return True if the tip differs from our base in one of the arrays."""
+        """Return True if any of the arrays at the branch tip differs from our base."""
         sides = self._sides
         return any(sides.base.node(path) != sides.tip.node(path) for path in self.members)
 
@@ -148,12 +149,12 @@ class _Dataset:
 
     @computed_once
     def _old(self) -> int:
-        """The number of rows before either side appended."""
+        """The number of rows in the common base, before either side appended."""
         return self._get_length(self._sides.base)
 
     @computed_once
     def _keeps_old_rows(self) -> bool:
-        """Return True if the tip still has all rows of the base at their positions."""
+        """Return True if all rows of the base are still at the same positions at the tip."""
         sides, path = self._sides, self._coordinate
         if self._get_length(sides.tip) < self._old:
             return False
@@ -175,7 +176,7 @@ class _Dataset:
         return have_equal_values(old, self._read_labels(sides.tip, start, self._old))
 
     def _read_labels(self, side: Workspace, start: int, stop: int) -> Values:
-        """Read labels of the coordinate in their stored form."""
+        """Read coordinate labels in their stored form, without decoding times or scales."""
         if self._coordinate is None or start >= stop:
             return np.zeros(0)
         node = side.array(self._coordinate)
@@ -221,8 +222,8 @@ class _Dataset:
         )
 
     def _check_own_old_rows(self) -> None:
-        """Raise an error if our side inserted rows between existing rows, because its later rows are then not
-        new.
+        """Raise an error if our side inserted rows between existing rows, because its rows at the end are
+        then not all new.
         """
         path, old = self._coordinate, self._old
         if path is None or not old:
@@ -247,7 +248,7 @@ class _Dataset:
                 self._sides.fail(path, f"the other side changed its attribute {name}")
 
     def _format_label(self, value: Any) -> str:
-        """Format a label for a message."""
+        """Format a label for an error message."""
         if self._coordinate is None:
             return str(value)
         attributes = json.loads(self._sides.ours.array(self._coordinate).user_data).get("attributes") or {}
@@ -265,7 +266,7 @@ class _Dataset:
         )
 
     def place(self, path: str) -> _PlacedArray:
-        """Place the rows of one array of the dataset."""
+        """Place the appended rows of one array in the dataset."""
         sides = self._sides
         here, there = sides.ours.node(path), sides.tip.node(path)
         document = self._document(path, here, there)
@@ -277,7 +278,7 @@ class _Dataset:
         return placed
 
     def _document(self, path: str, here: NodeSnapshot | None, there: NodeSnapshot | None) -> dict[str, Any]:
-        """Combine the metadata of both sides, and set the final length."""
+        """Combine the array metadata of both sides, and set the final length."""
         sides = self._sides
         before = sides.base.node(path)
         mine, theirs, old = (
@@ -306,7 +307,7 @@ class _Dataset:
 
 
 class _Array:
-    """The rows of one array, from both sides to their final chunks."""
+    """Moves the appended rows of both sides of one array to their final chunks."""
 
     def __init__(
         self, dataset: _Dataset, path: str, document: dict[str, Any], shape: tuple[int, ...]
@@ -330,7 +331,7 @@ class _Array:
                 sides.fail(path, "it is new, and the existing rows changed their positions")
             self._our_rows[:old] = np.arange(old)
         self._first = 0 if self._is_created else old
-        """The first row of our side to place."""
+        """The first of our rows that has to be placed."""
         self._rewritten: dict[tuple[int, ...], ChunkRef] = {}
         self._emptied: list[tuple[int, ...]] = []
 
@@ -386,7 +387,7 @@ class _Array:
 
     @computed_once
     def _first_shifted(self) -> int:
-        """The first row of the other side whose position changes."""
+        """The first row of the tip whose position changes."""
         identity = np.arange(len(self._dataset._placement.theirs))
         other = np.flatnonzero(self._dataset._placement.theirs != identity)
         return int(other[0]) if len(other) else len(identity)
@@ -396,7 +397,7 @@ class _Array:
         return self._first_shifted < len(self._dataset._placement.theirs)
 
     def _find_touched_chunks(self) -> list[int]:
-        """Return the final chunks along the dimension that may change."""
+        """Return the chunk indices along the dimension that may change in the final array."""
         changed = np.unique(self._changed_chunks[:, self._axis]).astype(np.int64)
         ours = np.flatnonzero((self._our_rows >= 0) & np.isin(self._our_rows // self._size, changed))
         touched = set((ours // self._size).tolist())
@@ -405,7 +406,9 @@ class _Array:
         return sorted(touched)
 
     def _find_whole_chunk(self, rows: Rows) -> tuple[bool, int] | None:
-        """Return the side and the chunk whose content becomes a final chunk unchanged, if there is one."""
+        """Return the side and index of a chunk that can become the given final chunk unchanged; None if there
+        is none.
+        """
         mine, theirs = self._our_rows[rows], self._their_rows[rows]
         # A chunk can be moved by reference if all of its rows stay together, in order and aligned with the
         # chunk grid. Appends are cheap because only the other chunks are decoded and rewritten.
@@ -425,7 +428,7 @@ class _Array:
     def _move_refs(
         self, source: tuple[bool, int], number: int, their_refs: ArrayManifest | None
     ) -> ArrayManifest:
-        """Return the references of a source chunk, moved to its final position along the dimension."""
+        """Return the references of a source chunk, moved to the final position along the dimension."""
         is_ours, origin = source
         refs = self._our_refs if is_ours or their_refs is None else their_refs
         found = refs.take(np.flatnonzero(refs.coords[:, self._axis] == origin))
@@ -440,8 +443,9 @@ class _Array:
         return refs.take(coordinates.contains(refs.coords, self._changed_chunks))
 
     def _combine(self, number: int, rows: Rows) -> None:
-        """Write a final chunk that contains rows of both sides, or rows that do not start at a chunk
-        boundary."""
+        """Write a final chunk that combines rows of both sides, or rows that are not aligned with chunk
+        boundaries.
+        """
         mine = self._our_rows[rows]
         numbers = mine[mine >= 0] // self._size
         if number == self._edge:
@@ -495,7 +499,7 @@ class _Array:
                 own = self._select_rows(chunk, mine[[row]] % size)
                 there = self._select_rows(values, np.array([row]))
                 # Each writer of a feed may append a single variable. The other variables of its rows have the
-                # fill value, which must not overwrite values that another writer appended.
+                # fill value, which must not overwrite the values of another writer.
                 if theirs[row] >= 0 and (have_equal_values(own, there) or have_equal_values(own, fill)):
                     continue
                 if theirs[row] >= 0 and not have_equal_values(there, fill):
@@ -516,14 +520,15 @@ class _Array:
             self._rewritten[at] = ref
 
     def _is_ours_alone(self, number: int, other: tuple[int, ...], rows: Rows) -> bool:
-        """Return True if our chunk can be kept, because its rows keep their positions and the tip has not
-        written it."""
+        """Return True if our chunk can be kept, because its rows keep their positions and the tip has no such
+        chunk.
+        """
         mine, sides, at = self._our_rows[rows], self._sides, self._make_coords(number, other)
         new = np.arange(
             max(self._first, number * self._size), min(sides.length(self._here), (number + 1) * self._size)
         )
         # A row of ours that is placed elsewhere, or whose label exists elsewhere, must not stay in the chunk.
-        # Behind the end it would appear in a later append.
+        # After the end it would reappear with a later append.
         if (
             self._shifts_theirs
             or not self._dataset._keeps_old_rows
@@ -540,15 +545,15 @@ class _Array:
 
     @property
     def _edge(self) -> int:
-        """The number of the chunk that contains the last old rows and also new rows; -1 if there is none."""
+        """The index of the chunk that contains both old and new rows; -1 if there is none."""
         is_shared = self._first % self._size and self._before is not None and self._dataset._keeps_old_rows
         return self._first // self._size if is_shared else -1
 
     def _write_edge_chunk(self) -> None:
-        """Write the chunk at the old end if our side changed rows in the chunk that existed before.
+        """Write the chunk at the old end if our side changed existing rows in it.
 
-        A session that was rebased before may have filled rows of another writer there, while none of its new
-        rows remain in this chunk.
+        An earlier rebase may have filled rows of another writer in this chunk, even if none of the session's
+        new rows remain in it.
         """
         edge = self._edge
         at = self._changed_chunks[self._changed_chunks[:, self._axis] == edge]
@@ -562,8 +567,8 @@ class _Array:
     def _read_edits_of_old_rows(
         self, number: int, other: tuple[int, ...], rows: Rows
     ) -> tuple[Values, Values] | None:
-        """Return old rows of the chunk at the old end as they are in our side and in the base; None if we
-        did not change them.
+        """Return the old rows in the chunk at the old end, as they are on our side and in the base; None if
+        we did not change them.
         """
         at = self._make_coords(number, other)
         if (
@@ -579,7 +584,7 @@ class _Array:
     def _keep_edits_of_old_rows(
         self, values: Values, number: int, other: tuple[int, ...], rows: Rows
     ) -> bool:
-        """Apply our changes to rows that existed before, if the chunk at the old end contains some.
+        """Apply our changes to existing rows in the chunk at the old end.
 
         Return True if there were such changes.
         """

@@ -1,4 +1,4 @@
-"""Describe conflicting chunks: their coordinate labels, and the difference of their values.
+"""Describe conflicting chunks by their coordinate labels and by the differences between their values.
 
 These descriptions are only for display. Data that cannot be read is mentioned in the description instead of
 raising an error.
@@ -27,16 +27,16 @@ from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _MAX_BYTES: Final = 256 << 20
-"""The decoded size of a chunk in bytes above which values are not compared."""
+"""Chunks with a larger decoded size, in bytes, are not compared."""
 _LABEL_LENGTH: Final = 40
 _MAX_CELLS: Final = 3
 _SORTED_CELLS: Final = 1 << 24
-"""The number of cells of a chunk above which only the first differing cell is shown, to save memory."""
+"""For chunks with more cells than this, only the first differing cell is shown, to save memory."""
 _ONE_ELEMENT: Final = re.compile(r"\[(\d+):\d+\]")
 
 
 class ConflictReader:
-    """A reader of details of merge conflicts: the chunks of two states. It caches their coordinates."""
+    """Reads the details of conflicting chunks from the two states of a merge. Caches coordinate labels."""
 
     def __init__(self, ours: State, theirs: State) -> None:
         self._sides = (_Side(ours), _Side(theirs))
@@ -44,7 +44,7 @@ class ConflictReader:
     def details(self, id: NodeId, coords: tuple[int, ...], with_values: bool) -> ChunkDetails:
         """Return the details of a merge conflict in one chunk of an array.
 
-        Values are read only with `with_values`.
+        Chunk values are read and compared only with `with_values`.
         """
         here, there = (side.chunk(id, coords) for side in self._sides)
         where, their_where = (chunk.where for chunk in (here, there))
@@ -74,8 +74,8 @@ class _Side:
         return _Chunk(self, self.state.node(id), coords)
 
     def coordinate(self, array: NodeSnapshot, dimension: str, size: int) -> NodeSnapshot | None:
-        """Return the coordinate of a dimension: the 1-d array with its name and length in the closest
-        group.
+        """Return the coordinate of a dimension: the 1-d array with the same name and length in the closest
+        enclosing group.
         """
         nodes = self.state.snapshot.nodes
         for group in list_ancestors(array.path):
@@ -86,14 +86,14 @@ class _Side:
         return None
 
     def labels(self, coordinate: NodeSnapshot, span: range) -> list[str]:
-        """Return the labels of the first and the last element of a span."""
+        """Return the coordinate labels of the first and last element of a span."""
         attributes = _Chunk(self, coordinate, (0,)).attributes
         return [
             label_text(self._read_element(coordinate, place), attributes) for place in (span[0], span[-1])
         ]
 
     def _read_element(self, coordinate: NodeSnapshot, place: int) -> Values:
-        """Read one element of a coordinate, and return it as an array."""
+        """Read one element of a coordinate as an array."""
         grid = get_stored_grid(json.loads(coordinate.user_data))
         ((number, *_),) = grid.find_touched([slice(place, place + 1)])
         key = (coordinate.path, number)
@@ -134,7 +134,9 @@ class _Chunk:
 
     @cached_property
     def where(self) -> str:
-        """The labels of the chunk, or element numbers for dimensions without a coordinate."""
+        """The coordinate labels that the chunk covers. Dimensions without a coordinate are described by
+        element numbers.
+        """
         try:
             names = self.document.get("dimension_names") or [None] * len(self.coords)
             parts = [
@@ -163,7 +165,7 @@ class _Chunk:
         return f"{dimension}={first}" if first == last else f"{dimension}={first}..{last}"
 
     def format_cell(self, at: tuple[int, ...]) -> str:
-        """Return the labels of one cell, given its position in the chunk."""
+        """Format the coordinate labels of one cell, given its position in the chunk."""
         names = self.document.get("dimension_names") or [None] * len(at)
         places = [
             range(span.start + each, span.start + each + 1) for span, each in zip(self.spans, at, strict=True)
@@ -172,7 +174,7 @@ class _Chunk:
         return ", ".join(part if "=" in part else _ONE_ELEMENT.sub(r"[\1]", part) for part in parts)
 
     def values(self) -> Values:
-        """Read and decode the chunk. A chunk that is not stored consists of the fill value."""
+        """Read and decode the chunk. A chunk that is not stored has the fill value everywhere."""
         if self.node is None:
             raise ValueError("the array was deleted")
         shape = [len(each) for each in self.box]
@@ -185,7 +187,7 @@ class _Chunk:
 
 
 def label_text(value: Values, attributes: Mapping[str, Any]) -> str:
-    """Format the label of a chunk for the details of a merge conflict: times as dates, packed numbers
+    """Format a coordinate label for the details of a conflict. Times are shown as dates, packed numbers
     unpacked.
     """
     coding = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
@@ -218,7 +220,7 @@ def _number(value: object) -> float | None:
 
 
 def _compare(found: ChunkDetails, ours: Values, theirs: Values, here: _Chunk) -> ChunkDetails:
-    """Count the cells that differ in the common part of a chunk, and find the largest differences."""
+    """Count the cells that differ in the overlap of two chunks, and find the largest differences."""
     attributes = here.attributes
     if ours.ndim != theirs.ndim:
         return replace(found, problem="the sides have different numbers of dimensions")
@@ -251,7 +253,9 @@ def _compare(found: ChunkDetails, ours: Values, theirs: Values, here: _Chunk) ->
 
 
 def _find_largest_cells(ours: Values, theirs: Values, differ: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Return the positions of the cells with the largest differences; of the first cells for other types."""
+    """Return the positions of the cells with the largest differences. For types without differences, return
+    the first differing cells.
+    """
     if differ.size > _SORTED_CELLS:
         first = int(differ.argmax())
         return [tuple(map(int, np.unravel_index(first, differ.shape)))] if differ.reshape(-1)[first] else []
@@ -279,7 +283,7 @@ def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.boo
 def _find_largest_difference(
     ours: Values, theirs: Values, where: NDArray[np.bool_], attributes: Mapping[str, Any]
 ) -> tuple[float | None, str]:
-    """Return the largest difference of numbers or times, in the units of the unpacked values."""
+    """Return the largest difference between numbers or times, in the units of the unpacked values."""
     units = attributes.get("units")
     units = units.partition(" since ")[0] if isinstance(units, str) else ""
     here, there = ours[where], theirs[where]
@@ -291,7 +295,7 @@ def _find_largest_difference(
         return float(step / np.timedelta64(1, "s")), "s"
     with np.errstate(all="ignore"):
         if kinds <= set("iu") and here.dtype == there.dtype:
-            # The difference of any two integers fits into an unsigned integer.
+            # The difference between any two integers fits into an unsigned integer.
             found = float((np.maximum(here, there).astype("u8") - np.minimum(here, there).astype("u8")).max())
         else:
             wide = np.complex128 if "c" in kinds else np.float64

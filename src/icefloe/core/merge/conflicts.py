@@ -1,8 +1,7 @@
-"""Rules for conflicts between the changes of a session and those in a transaction log.
+"""The rules that detect conflicts between the changes of a session and those in a transaction log.
 
-Ours are the changes of the session, and theirs are the changes in the log. The rules are in the order in
-which the official library lists conflicts. Each additional rule follows the official rule that it resembles
-most.
+"Ours" are the changes of the session, "theirs" those in the log. Rules are in the order in which the official
+library lists conflicts. Each additional rule follows the official rule that it resembles most.
 """
 
 from __future__ import annotations
@@ -30,20 +29,18 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, Nodes, NodeSna
 from icefloe.format.transaction_log import NodeIds, TransactionLog
 
 _MEANS_NOTHING_TO_CHUNKS: Final = ("attributes", "dimension_names", "shape")
-"""The parts of a zarr.json that do not affect how chunks are decoded."""
+"""The zarr.json entries that do not affect how chunks are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A conflict found between our changes and theirs, with the chunks to which the choice of the solver
-    applies.
-    """
+    """A detected conflict, with the chunks to which the solver's decision applies."""
 
     conflict: Conflict
     node: NodeId | None = None
     coords: Coords | None = None
     theirs_would_be_lost: bool = False
-    """True if some of their chunks are outside our shape of the array."""
+    """True if some of their chunks are outside our version of the array's shape."""
 
     @staticmethod
     def of(kind: ConflictType, path: str) -> Found:
@@ -52,7 +49,7 @@ class Found:
 
 
 class TheirChanges:
-    """Their side of possible conflicts: the changes of another commit.
+    """Their changes: the changes of another commit, which are checked for conflicts with ours.
 
     Node paths are read only if a rule needs them.
     """
@@ -63,9 +60,7 @@ class TheirChanges:
 
     @cached_property
     def new_nodes(self) -> Mapping[str, bool]:
-        """The paths of the nodes that the other side created, and whether each is an
-        array.
-        """
+        """The paths of the nodes that the other side created, each with a flag that is True for arrays."""
         fresh = np.concatenate([self.log.new_groups, self.log.new_arrays])
         if not len(fresh):
             return {}
@@ -86,22 +81,20 @@ class TheirChanges:
 
     @cached_property
     def chunks(self) -> Mapping[NodeId, list[Coords | ChunkRegions]]:
-        """The chunks that the other side changed: a list per array and rank."""
+        """The chunks that the other side changed, as lists per array and rank."""
         found: dict[NodeId, list[Coords | ChunkRegions]] = {}
         for node, chunks in self.log.updated_chunks.lists():
             found.setdefault(node, []).append(chunks)
         return found
 
     def blocks(self, node: NodeId) -> Iterator[Coords]:
-        """Yield the coordinates of chunks that the other side changed in an array, in
-        blocks.
-        """
+        """Yield, in blocks, the coordinates of the chunks that the other side changed in an array."""
         for chunks in self.chunks.get(node, ()):
             yield from chunks.blocks() if isinstance(chunks, ChunkRegions) else (chunks,)
 
 
 class Detection:
-    """The detection of conflicts between our changes and theirs, given the nodes that both started with."""
+    """Detects conflicts between our changes and theirs, given the nodes of their common base."""
 
     def __init__(self, base: Nodes, ours: ChangeSet, theirs: TheirChanges) -> None:
         self._base = base
@@ -150,7 +143,7 @@ class Detection:
             return
         new_arrays = {path for path, is_array in self._theirs.new_nodes.items() if is_array}
         for path in sorted(created):
-            # An array cannot contain nodes. Their new array is at a path where our side assumed a group,
+            # An array cannot contain nodes. Their new array is at a path where our side has a group,
             # possibly an implicit group without a zarr.json.
             for above in new_arrays.intersection(list_ancestors(path)):
                 yield Found.of(ConflictType.NewNodeInInvalidGroup, above)
@@ -171,7 +164,7 @@ class Detection:
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
     def _is_lost_group(self, path: str) -> bool:
-        """Return True if a group of the base exists on neither side."""
+        """Return True if a group of the base no longer exists on either side."""
         if path in self._ours.created or path in self._theirs.new_nodes:
             return False
         group = self._base.find(self._ours.moved.get(path, path))
@@ -233,13 +226,13 @@ class Detection:
                 yield Found(conflict, node, both, bool(self._mark_outside(delta.path, both).any()))
 
     def _find_shared_chunks(self, node: NodeId, delta: ArrayDelta) -> Coords:
-        """Return the sorted coordinates of chunks that both sides changed."""
+        """Return the sorted coordinates of the chunks that both sides changed."""
         blocks = (coords for coords in self._theirs.blocks(node) if coords.shape[1] == delta.rank)
         shared = [coords[mask] for coords in blocks if (mask := delta.find_changed(coords)).any()]
         return np.concatenate([np.zeros((0, delta.rank), np.uint32), *shared])
 
     def _mark_outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
-        """Return a mask of the chunks that are outside our shape of an array."""
+        """Return a mask of the chunks that are outside our version of the array's shape."""
         node = self._ours.updated.get(path)
         if node is None or not isinstance(node.node_data, ArrayNodeData):
             return np.zeros(len(coords), np.bool_)
@@ -293,8 +286,8 @@ class Detection:
 
 
 def find_moved_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
-    """Find conflicts of new nodes with groups that the other side moved: their paths after and before the
-    move.
+    """Find new nodes inside groups that the other side moved. Return the paths of the nodes after and before
+    the move.
     """
     places = {origin: path for path, origin in moved.items()}
     found: dict[str, str] = {}
@@ -306,7 +299,7 @@ def find_moved_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict
 
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
-    """Return True if a node itself was moved, rather than one of its groups, to detect conflicts."""
+    """Return True if a node itself was moved, not just one of the groups that contain it."""
     group, origin = get_parent(path), get_parent(moved[path])
     return group is None or moved.get(group) != origin
 
@@ -333,8 +326,8 @@ def _find_topmost(path: str, groups: Iterable[str]) -> str | None:
 
 
 def have_incompatible_metadata(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Return True if two versions of a zarr.json conflict, because the chunks of one cannot be decoded with
-    the other.
+    """Return True if chunks written with one version of a zarr.json cannot be decoded with another
+    version.
     """
 
     def meaning(node: NodeSnapshot) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Group commit: concurrent commits of one process to one branch become a single snapshot.
+"""Group commit combines concurrent commits of one process to the same branch into a single snapshot.
 
 The first commit to arrive is the leader. It waits a moment, takes all waiting commits, and combines them into
 one set of changes. Each commit is checked for conflicts with the previous ones by the rules of a rebase. A
-commit that conflicts gets its own error and does not affect the others.
+commit that conflicts fails with its own error and does not affect other commits.
 """
 
 from __future__ import annotations
@@ -36,46 +36,48 @@ _TRIES: Final = 1000
 
 @dataclass(slots=True)
 class GroupCommitRequest:
-    """A request of one thread that waits for a group commit with others."""
+    """The request of one thread that waits for a group commit."""
 
     workspace: Workspace
-    """A private copy of the changes of a session."""
+    """A private copy of the session's changes."""
     message: str
     metadata: Mapping[str, Any]
     key: CommitKey | None
     solver: ConflictSolver | None
     since: int
-    """The mark in the history of refs before the first write of the session."""
+    """The mark of `RefStore.now`, taken before the first write of the session."""
     made: Snapshot | None = None
-    """The snapshot that contains the changes; None if the branch already had the key."""
+    """The snapshot that contains the changes; None if the branch already contained the commit key."""
     error: BaseException | None = None
     leads: bool = False
     woken: threading.Event = field(default_factory=threading.Event)
 
     def describe(self) -> dict[str, Any]:
-        """Return the entry of one thread's commit in the metadata of the group commit."""
+        """Return the entry that describes this commit in the metadata of the group commit."""
         key = None if self.key is None else {"app": self.key.app, "version": self.key.version}
         return {"message": self.message, "metadata": dict(self.metadata), "key": key}
 
 
 Land = Callable[[Workspace, str, Mapping[str, Any], int], Snapshot]
-"""A function that writes a snapshot of a workspace with a message and metadata, and moves the branch."""
+"""A function that commits a workspace: it writes a snapshot with a message and metadata, and moves the
+branch.
+"""
 
 
 class GroupCommits:
-    """The commits of this process that wait to be combined into a group commit, by branch."""
+    """Combines waiting commits of this process to the same branch into group commits."""
 
     def __init__(self, max_delay_ms: float) -> None:
         self._delay_s = max_delay_ms / 1000
         self._lock = threading.Lock()
         self._waiting: dict[str, list[GroupCommitRequest]] = {}
-        """Branches with a leader, and the requests that the leader has not taken yet."""
+        """For each branch with a leader, the requests that the leader has not taken yet."""
 
     def commit(
         self, branch: str, request: GroupCommitRequest, refs: RefStore, executor: Executor, land: Land
     ) -> Snapshot | None:
-        """Commit a request together with concurrent requests, and return the snapshot; None if its key was
-        committed before.
+        """Commit a request together with concurrent requests, and return the snapshot; None if its commit key
+        already exists.
         """
         with self._lock:
             # The first thread becomes the leader. It waits for others, and commits for all of them while they
@@ -99,7 +101,7 @@ class GroupCommits:
         try:
             _commit_batch(branch, batch, refs, executor, land)
         except BaseException as error:
-            # A follower cannot know why its leader failed, so it gets the same error. Without an answer, it
+            # A follower cannot know why its leader failed, so it gets the same error. Without a result, it
             # would wait forever.
             for each in batch:
                 each.error = each.error or error
@@ -118,7 +120,7 @@ class GroupCommits:
 def _commit_batch(
     branch: str, batch: Sequence[GroupCommitRequest], refs: RefStore, executor: Executor, land: Land
 ) -> None:
-    """Combine and commit requests, and retry if another process came first."""
+    """Combine requests into one commit, and retry if another process commits first."""
     left = list(batch)
     for attempt in range(_TRIES):
         began = time.monotonic()
@@ -141,7 +143,7 @@ def _commit_batch(
             for each in left:  # find out which request does not pass the checks of the branch
                 each.solver = (
                     each.solver or ConflictDetector()
-                )  # the others are committed first, and do not conflict
+                )  # all other requests are committed first, and do not conflict
                 try:
                     _commit_batch(branch, [each], refs, executor, land)
                 except IcechunkError as error:
@@ -160,8 +162,9 @@ def _commit_batch(
 def _try_to_fold(
     combined: Workspace, request: GroupCommitRequest, branch: str, refs: RefStore, executor: Executor
 ) -> bool:
-    """Add the changes of a request. Return False if the request is already answered by an error or by its
-    key."""
+    """Add the changes of a request to the batch. Return False if the request already has a result: an error,
+    or an existing commit key.
+    """
     try:
         if request.key is not None and has_key(combined, request.key):
             return False
@@ -198,7 +201,7 @@ def _fold(combined: Workspace, request: GroupCommitRequest) -> None:
 
 
 def _add(combined: Workspace, rest: ChangeSet) -> None:
-    """Add changes to a workspace. They must not conflict with the changes of the workspace."""
+    """Add changes to a workspace. They must not conflict with its existing changes."""
     changes = combined.changes.copy()
     for path, node in rest.deleted.items():
         # A node created by an earlier request of this batch was never committed. Its deletion leaves no

@@ -1,8 +1,9 @@
 """Find the paths of nodes after a merge in which one or both sides moved nodes.
 
-A node has an id and a place, which is its group and its name. The members of a moved group keep their places.
-Places are merged like other data: the side that changed a place wins. Then the three states are rewritten
-with every node at its final path, so that merging the content of nodes does not have to consider moves.
+A node has an id and a place, which consists of its group and its name. The members of a moved group keep
+their places. Places are merged like other data: the side that changed a place wins. Then the three states are
+rewritten with every node at its final path, so that merging the content of nodes does not have to consider
+moves.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from icefloe.format.transaction_log import MoveOperation, NodeType, TransactionL
 from icefloe.snapshots import Diff
 
 Place: TypeAlias = tuple[NodeId | str | None, str]
-"""The group, or its path if it has no node, and the name in the group."""
+"""The parent group (its id, or its path if it is implicit), and the name in that group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The states of a merge after the moves of both sides: three states with all nodes at their final
-    paths.
+    """The result of merging the moves of both sides: the three states of a merge with all nodes at their
+    final paths.
     """
 
     base: State
     ours: State
     theirs: State
     origins: Mapping[str, str]
-    """The current path of each of our nodes that moves, by its final path."""
+    """The current path of each of our nodes that will move, by final path."""
     dropped: tuple[NodeSnapshot, ...] = ()
-    """Our nodes that the other side deleted, and that other nodes replace."""
+    """Our nodes that the other side deleted and whose paths are taken by other nodes."""
     conflicts: tuple[ConflictGroup, ...] = ()
     """Conflicts that no strategy can resolve, because a node can have only one path."""
 
@@ -46,7 +47,7 @@ class Arrangement:
         return not self.origins and not self.dropped
 
     def log(self, changes: ChangeSet, id: SnapshotId) -> TransactionLog:
-        """Return the moves and deletions of nodes that the merge makes on our side, before other changes."""
+        """Return the node moves and deletions that the merge makes on our side, before all other changes."""
         moves = [
             MoveOperation(origin, path, node.id, NodeType.ARRAY if _is_array(node) else NodeType.GROUP)
             for path, origin in self.origins.items()
@@ -60,7 +61,7 @@ class Arrangement:
         )
 
     def all_changes(self, diff: Diff) -> Diff:
-        """Return all changes that the merge makes on our side: moves of nodes, then the given changes."""
+        """Return all changes that the merge makes on our side: node moves first, then the given changes."""
         gone = [
             {self.origins.get(path, path) for path in paths}
             for paths in (diff.deleted_arrays, diff.deleted_groups)
@@ -79,7 +80,7 @@ class Arrangement:
 
 
 def arrange(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) -> Arrangement:
-    """Merge the moves of both sides, and return their states with all nodes at their final paths."""
+    """Merge the node moves of both sides, and return the three states with all nodes at their final paths."""
     states = (base, ours, theirs)
     if not any(len({path for state in states if (path := state.path(id))}) > 1 for id in touched):
         return Arrangement(base, ours, theirs, {})
@@ -87,7 +88,7 @@ def arrange(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) 
 
 
 class _Arranger:
-    """An algorithm that merges the paths of all nodes."""
+    """Merges the places of all nodes, and detects conflicting moves."""
 
     def __init__(self, base: State, ours: State, theirs: State) -> None:
         self._base, self._ours, self._theirs = base, ours, theirs
@@ -123,7 +124,7 @@ class _Arranger:
         return (None if group is None else state.id_at(group) or group), get_name(path)
 
     def _find_moved(self, state: State) -> set[NodeId]:
-        """Return the nodes that a side moved directly, without those that moved with their group."""
+        """Return the nodes that one side moved directly, excluding nodes that moved with their group."""
         base = self._base
         return {
             id
@@ -169,7 +170,9 @@ class _Arranger:
                 yield self._make_conflict(ConflictType.NodeMovedByBothSides, id)
 
     def _find_moves_to_nowhere(self) -> Iterator[ConflictGroup]:
-        """Yield conflicts about nodes moved into a group that the other side deleted or made an array."""
+        """Yield a conflict for each node that was moved into a group that the other side deleted or replaced
+        with an array.
+        """
         arrays = {
             self._resolve_path(id) for id in self._ids if self._is_array(id) and not self._is_deleted(id)
         }
@@ -184,8 +187,10 @@ class _Arranger:
                 yield self._make_conflict(ConflictType.NewNodeInInvalidGroup, id)
 
     def _find_meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:
-        """Yield conflicts about two nodes at the same path. Deleted nodes count only if they were changed."""
-        # Two nodes meet if one state contains both. Nodes that the two sides created at one path are compared
+        """Yield a conflict for each pair of nodes that end up at the same path. Deleted nodes count only if
+        they were changed.
+        """
+        # Two nodes collide if one state contains both. Nodes that both sides created at one path are compared
         # later, by the rules of conflict.
         found: dict[str, set[NodeId]] = defaultdict(set)
         for state in self._states:
@@ -203,7 +208,7 @@ class _Arranger:
             dropped |= dead
 
     def _is_changed(self, id: NodeId) -> bool:
-        """Return True if the side that did not delete a node changed it."""
+        """Return True if one side deleted a node and the other side changed it."""
         before, after = self._base.node(id), self._ours.node(id) or self._theirs.node(id)
         return before is not None and after is not None and replace(after, path=before.path) != before
 
@@ -248,7 +253,7 @@ class _Arranger:
 
 @dataclass(frozen=True, slots=True)
 class _DistinctTexts:
-    """The distinct texts of one cell in the table of conflicts."""
+    """Collects the distinct texts for one cell of the conflict table."""
 
     text: str
 

@@ -14,24 +14,24 @@ from icefloe.format.id_columns import is_member
 from icefloe.format.snapshot import Nodes
 
 ChunkMasks: TypeAlias = tuple[NDArray[np.bool_], ...]
-"""A mask of the chunk indices that were read, per dimension."""
+"""For each dimension, a mask of the chunk indices that were read."""
 
 
 class ReadDetector(ConflictDetector):
-    """A conflict solver that rejects commits that changed data which the session has read (`reads`). It
-    resolves no conflicts.
+    """A conflict solver that rejects commits that changed data the session has read. It does not resolve any
+    conflicts.
 
     Parameters
     ----------
     reads
-        The arrays that were read, by path, with the chunks that were read; None for all chunks.
+        The chunks that were read, by array path; None if all chunks were read.
     """
 
     def __init__(self, reads: Mapping[str, ChunkMasks | None]) -> None:
         self._reads = dict(reads)
 
     def find_changed_reads(self, base: Nodes, theirs: TheirChanges) -> Iterator[Found]:
-        """Find the arrays that a session reads and another commit has changed, before a merge.
+        """Find the arrays that the session has read and another commit has changed.
 
         Parameters
         ----------

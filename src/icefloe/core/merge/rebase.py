@@ -30,16 +30,16 @@ _KEEPING_OURS: Final = {
     ConflictType.DeleteOfUpdatedArray,
     ConflictType.DeleteOfUpdatedGroup,
 }
-"""The conflicts that are resolved by keeping our change."""
+"""The types of conflicts that can be resolved by keeping our change."""
 
 
 def rebase(
     workspace: Workspace, refs: RefStore, branch: str, solver: ConflictSolver, executor: Executor
 ) -> None:
-    """Rebase a session: move the base of its workspace to the tip of a branch, commit by commit.
+    """Rebase a session by moving the base of its workspace to the tip of a branch, commit by commit.
 
-    Each commit in between is compared with our changes through its transaction log, so that the snapshots
-    themselves need not be read. If the solver cannot solve a conflict, RebaseFailedError is raised: the
+    The transaction log of each commit in between is compared with our changes, so that the snapshots
+    themselves need not be read. If the solver cannot resolve a conflict, RebaseFailedError is raised. The
     workspace is then based on the last commit before the conflict, and its changes are complete. If the
     branch does not exist, nothing happens, because the commit will report it.
     """
@@ -76,8 +76,9 @@ def rebase(
 
 
 def _read_logs(assets: AssetStore, steps: Sequence[Step], executor: Executor) -> list[TransactionLog]:
-    """Read the logs of commits, and at the same time the snapshot of the last commit, to which the session
-    moves."""
+    """Read the transaction logs of some commits and, at the same time, the snapshot of the last commit, which
+    becomes the new base.
+    """
 
     def read(step: Step | None) -> TransactionLog | None:
         if step is not None:
@@ -92,10 +93,11 @@ def _read_logs(assets: AssetStore, steps: Sequence[Step], executor: Executor) ->
 def _rebase_appends(
     workspace: Workspace, solver: ConflictSolver, steps: Sequence[Step], logs: Sequence[TransactionLog]
 ) -> bool:
-    """Rebase a session that appended rows, unless the commits in between did not touch the same arrays.
+    """Rebase a session that appended rows to arrays that the commits in between also changed.
 
-    All commits are taken at once, and a conflict leaves the workspace as it was. The lock of the workspace
-    is not held meanwhile: rows are decoded on zarr's event loop, where reads of the session need it.
+    All commits are processed at once, and a conflict leaves the workspace unchanged. The lock of the
+    workspace is not held meanwhile, because rows are decoded on zarr's event loop, where reads of the session
+    need the lock.
     """
     assets = workspace.assets
     tip = assets.snapshot(steps[-1].snapshot)
@@ -114,16 +116,16 @@ def _rebase_appends(
 
 
 def _rebase_as_planned(workspace: Workspace, tip: Snapshot, rest: ChangeSet, plan: AppendPlan) -> None:
-    """Move a workspace to a snapshot, with the changes of a plan, in one step."""
+    """Move a workspace to a new base snapshot and apply the plan's changes, in one step."""
     rebased = Workspace(tip, workspace.assets, rest)
     plan.apply(rebased)
     workspace.rebase(tip, rebased.changes)
 
 
 def arrange_appends(workspace: Workspace, rules: AppendRules) -> Sequence[Appended]:
-    """Match the labels that a session appended with the existing labels, to prepare a rebase.
+    """Match the labels that a session appended with existing labels, and rearrange its rows.
 
-    Rows with a label that exists go to its row, and all others where the rules place them.
+    Rows whose label already exists are written to that row. The rules determine where all other rows go.
     """
     with workspace.committing():
         base = workspace.base
@@ -135,7 +137,7 @@ def arrange_appends(workspace: Workspace, rules: AppendRules) -> Sequence[Append
 
 
 def check_solver(solver: ConflictSolver) -> None:
-    """Raise TypeError if the argument of a rebase is not a conflict solver."""
+    """Raise TypeError if the argument is not a conflict solver."""
     if not isinstance(solver, ConflictSolver):
         raise TypeError(f"'{type(solver).__name__}' object is not an instance of 'ConflictSolver'")
 
@@ -143,8 +145,8 @@ def check_solver(solver: ConflictSolver) -> None:
 def replay(
     began: Nodes, changes: ChangeSet, theirs: TheirChanges, solver: ConflictSolver, snapshot: SnapshotId
 ) -> None:
-    """Rebase our changes over one commit; raise RebaseFailedError, without changing anything, if the solver
-    cannot.
+    """Rebase our changes over one commit. If the solver cannot resolve a conflict, raise RebaseFailedError
+    without changing anything.
     """
     every = list(Detection(began, changes, theirs).conflicts())
     if isinstance(solver, ReadDetector):
@@ -168,10 +170,10 @@ def replay(
 
 
 def is_record(found: Found) -> bool:
-    """Return True if a conflict of a rebase concerns only the records of a derived array.
+    """Return True if a conflict concerns only the bookkeeping records of a derived array.
 
-    Either side may be dropped: a record states what a chunk was computed from, and is valid only as long as
-    the chunk does not change. The next run computes chunks without a record again.
+    Either side may be dropped: a record states what a chunk was computed from, and is valid only until the
+    chunk changes. The next run recomputes chunks without a record.
     """
     return is_within(found.conflict.path, DERIVED)
 
@@ -192,15 +194,15 @@ def _is_solved(found: Found, choice: VersionSelection) -> bool:
 
 
 def _adapt_moves(began: Nodes, moved: Mapping[str, str], theirs: TheirChanges) -> dict[str, str]:
-    """Adapt our moves to their changes: also move the nodes that they created in a group that we moved, and
-    do not move nodes that they deleted.
+    """Adapt our moves to their changes: also move nodes that they created in a group that we moved, and skip
+    nodes that they deleted.
     """
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
     return kept | find_moved_along(kept, theirs.new_nodes)
 
 
 def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
-    """Transfer rebased changes to the current versions of their nodes. There must be no conflicts."""
+    """Transfer our changes to the current versions of the nodes. There must be no conflicts."""
     # A deletion refers to the node that we saw. If the other side deleted it and created another node at the
     # same path, the id differs, and the new node must survive.
     deleted = {
@@ -218,7 +220,7 @@ def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
 
 
 def _keep_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapshot:
-    """Return a node with our metadata and its current chunks."""
+    """Return a node that combines our metadata with the chunks at the tip."""
     if now is None or not isinstance(data := node.node_data, ArrayNodeData):
         return node
     theirs = now.node_data

@@ -1,4 +1,4 @@
-"""Final positions of rows that two sides appended along the same dimension."""
+"""Compute the final positions of rows that two sides appended along the same dimension."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 AppendOrder: TypeAlias = Literal["commit", "sorted", "strict"]
-"""The order of appended rows: by commit, by label, or only after the last label."""
+"""How appended rows are ordered: by commit, by label, or by label with an error unless new labels follow the
+last one.
+"""
 
 Rows: TypeAlias = NDArray[np.int64]
 
@@ -21,7 +23,7 @@ class PlacementError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of the rows of both sides of a concurrent append: their final positions."""
+    """The final positions of the rows that both sides of a concurrent append contribute."""
 
     length: int
     theirs: Rows
@@ -29,12 +31,12 @@ class Placement:
     ours: Rows
     """The final position of each row that we appended."""
     num_collapsed: int
-    """The number of our labels that the other side also appended."""
+    """The number of our rows whose label the other side also appended."""
     is_ascending: bool
     """True if our new labels follow the last label of the other side in ascending order."""
 
     def sources(self) -> tuple[Rows, Rows]:
-        """Return, for each final row, the row of each side that is placed there; -1 for none."""
+        """For each final row, return the row of each side that is placed there; -1 if there is none."""
         found = []
         for places in (self.theirs, self.ours):
             rows = np.full(self.length, -1, np.int64)
@@ -52,7 +54,8 @@ def place_by_position(num_theirs: int, num_ours: int) -> Placement:
 def place_by_label(theirs: NDArray[Any], ours: NDArray[Any], first_new: int, order: AppendOrder) -> Placement:
     """Place the rows that we appended among the rows that they appended, by label.
 
-    A label that they appended too, at `first_new` or later, keeps its row.
+    If they also appended a label, at row `first_new` or later, our row with that label takes the position of
+    theirs.
     """
     if len(set(ours.tolist())) < len(ours):
         raise PlacementError("a label occurs twice among them")

@@ -33,7 +33,7 @@ from icefloe.storage.base import ObjectNotFoundError
 
 
 class State:
-    """One state of a merge: a snapshot that is compared with another snapshot."""
+    """One state of a merge, based on a snapshot, which is compared with another state."""
 
     def __init__(self, snapshot: Snapshot, assets: AssetStore) -> None:
         self.snapshot = snapshot
@@ -52,24 +52,24 @@ class State:
         return {path: NodeId(id) for id, path in self._paths.items()}
 
     def ids(self) -> set[NodeId]:
-        """Return the ids of all nodes in one state of a merge."""
+        """Return the ids of all nodes in this state."""
         return set(self._ids.values())
 
     def id_at(self, path: str) -> NodeId | None:
-        """Return the id of the node at a path in one state of a merge, if there is one."""
+        """Return the id of the node at a path; None if there is none."""
         return self._ids.get(path)
 
     def path(self, id: NodeId) -> str | None:
-        """Return the path of a node in one state of a merge; None if it does not exist."""
+        """Return the path of a node; None if it does not exist in this state."""
         return self._paths.get(id.__bytes__())
 
     def node(self, id: NodeId) -> NodeSnapshot | None:
-        """Return the node with an id in one state of a merge, if it exists."""
+        """Return the node with an id; None if it does not exist in this state."""
         path = self.path(id)
         return None if path is None else self.snapshot.nodes.find(path)
 
     def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
-        """Return the references of an array in one state of a merge, at some sorted coordinates."""
+        """Return the references of an array at the given sorted coordinates."""
         if not len(coords) or coords.shape[1] != count_dimensions(node):
             return self.refs_in(node, ())
         box = coordinates.find_bounding_box(coords)
@@ -77,7 +77,7 @@ class State:
         return found.take(coordinates.contains(found.coords, coords))
 
     def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
-        """Return the references of an array in one state of a merge that are in some of its manifests."""
+        """Return the references of an array that are stored in the given manifests."""
         parts = [self.workspace.manifest_refs(node, ref) for ref in _get_manifests(node) if ref in manifests]
         empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
         return ArrayManifest.concat(parts) if parts else empty
@@ -91,27 +91,27 @@ def _is_overlapping(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The changes between two states that have to be compared in a merge: nodes and chunks that changed since
-    the ancestor.
+    """The nodes and chunks that may differ between two states of a merge, and therefore have to be
+    compared.
     """
 
     nodes: tuple[NodeId, ...]
     updated: frozenset[NodeId]
     """The arrays whose metadata changed, or that were deleted and restored. They may have lost chunks that no
-    log mentions.
+    transaction log mentions.
     """
     chunks: Mapping[tuple[NodeId, int], Coords]
-    """The sorted coordinates of changed chunks, by array and rank."""
+    """The sorted coordinates of the changed chunks, by array and rank."""
     new: frozenset[NodeId] = frozenset()
-    """The nodes that were created."""
+    """The ids of the nodes that were created."""
     changed: frozenset[NodeId] = frozenset()
     """The nodes that were created, deleted or moved, or whose metadata changed."""
     is_complete: bool = False
-    """True if every chunk that was ever written is included, even if it was deleted again."""
+    """True if `chunks` includes every chunk that was ever written, even if it was deleted later."""
 
     @staticmethod
     def of_all(one: State, other: State) -> Touched:
-        """Mark every node of two states as possibly changed, for use without transaction logs."""
+        """Mark every node of two states as possibly changed, for cases without transaction logs."""
         nodes = one.ids() | other.ids()
         return Touched(tuple(nodes), frozenset(nodes), {}, frozenset(nodes), frozenset(nodes))
 
@@ -146,25 +146,23 @@ class Touched:
         )
 
     def among(self, nodes: set[NodeId]) -> Touched:
-        """Return the changed chunks of the given nodes between two states."""
+        """Return only the changes that concern the given nodes."""
         chunks = {key: coords for key, coords in self.chunks.items() if key[0] in nodes}
         named = tuple(id for id in self.nodes if id in nodes)
         return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
 
     def overlaps(self, other: Touched) -> bool:
-        """Return True if both sides changed the same chunk, or the same node if its metadata or path changed,
-        since their common state.
-        """
+        """Return True if both sides changed the same chunk, or the metadata or path of the same node."""
         if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
             return True
         shared = self.chunks.keys() & other.chunks.keys()
         return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
 
     def explains(self, before: State, after: State) -> bool:
-        """Return True if the logs account for all changes between two states, and mention only their
-        nodes.
+        """Return True if the logs account for all differences between two states, and mention only nodes of
+        these states.
         """
-        # Chunks may belong to an array that was created and deleted again, which is in no list.
+        # Chunks may belong to an array that was created and deleted again, and is in no list.
         if not before.ids() | self.new >= {*self.changed, *after.ids()}:
             return False
         for id in before.ids():
@@ -199,8 +197,8 @@ class Touched:
 def find_touched(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
-    """Return the nodes and chunks that may have changed between the states of two snapshots; None if logs are
-    missing.
+    """Return the nodes and chunks that may differ between two snapshots, according to transaction logs; None
+    if logs are missing.
     """
     steps = _find_steps_between(refs, one, other)
     if steps is None:
@@ -216,9 +214,9 @@ def find_touched(
 
 
 def _find_steps_between(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Step] | None:
-    """Return the commits from the common ancestor to both snapshots; None if it is unknown."""
+    """Return the commits from the common ancestor to both snapshots; None if the ancestor is unknown."""
     for early, late in ((one, other), (other, one)):
-        with suppress(SnapshotNotFoundError):  # an expired snapshot is found in the history of the other
+        with suppress(SnapshotNotFoundError):  # an expired snapshot is found in the other history
             if (direct := list_steps_between(refs, early, late)) is not None:
                 return direct
     parted = find_last_common_state(refs, one, other)
@@ -228,7 +226,7 @@ def _find_steps_between(refs: RefStore, one: SnapshotId, other: SnapshotId) -> l
 
 
 def find_last_common_state(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
-    """Return the last state that two histories share before their changes: the newest snapshot in both."""
+    """Return the newest snapshot that two histories share."""
     try:
         known = {info.id for info in refs.ancestry(one)}
         return next((info.id for info in refs.ancestry(other) if info.id in known), None)
@@ -239,7 +237,7 @@ def find_last_common_state(refs: RefStore, one: SnapshotId, other: SnapshotId) -
 def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
     """Find the changes that turn one state of a merge into another.
 
-    Only touched nodes are compared, and moves are ignored.
+    Only the nodes in `touched` are compared, and moves are ignored.
     """
     changes = ChangeSet()
     for id in touched.nodes:  # a loop over nodes, not over chunks
@@ -266,7 +264,7 @@ def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
 def put_differences(
     changes: ChangeSet, node: NodeSnapshot, old: ArrayManifest | None, new: ArrayManifest
 ) -> None:
-    """Add the chunk changes that lead from the references of one state to another."""
+    """Add the chunk changes that turn the references of one state into those of another."""
     written, gone = new, new.coords[:0]
     if old is not None and len(old):
         written = new.take(~_mark_same(new, old))
@@ -285,7 +283,7 @@ def find_same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
 
 
 def _mark_same(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
-    """Return a mask of the references that are equal in the other set at the same coordinates."""
+    """Return a mask of the references that another set also contains at the same coordinates."""
     here = coordinates.contains(one.coords, other.coords)
     there = coordinates.contains(other.coords, one.coords)
     here[here] = one.take(here).equal_rows(other.take(there))
@@ -293,7 +291,7 @@ def _mark_same(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
 
 
 def drop_manifests(node: NodeSnapshot) -> NodeSnapshot:
-    """Return a node without its manifests: its chunks are part of the state changes instead."""
+    """Return a node without its manifests. Its chunks are listed separately in the change set."""
     data = node.node_data
     return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
 

@@ -1,7 +1,7 @@
-"""Three-way merge: find conflicts, resolve them, and return the changes to make.
+"""Three-way merge: find conflicts, resolve them, and return the changes to make on our side.
 
-Ours is the state to merge into, and theirs is the state to merge. Both are compared with their common
-ancestor, the base. If both sides made the same change, there is no conflict.
+"Ours" is the state to merge into, "theirs" the state to merge. Both are compared with their common ancestor,
+the base. If both sides made the same change, there is no conflict.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The inputs of a three-way merge: three states with all nodes at their final paths, and the changes of
-    both sides.
+    """The inputs of a three-way merge: the three states with all nodes at their final paths, and the changes
+    of both sides.
     """
 
     base: State
@@ -49,11 +49,11 @@ class Merged:
     changes: ChangeSet
     conflicts: tuple[ConflictGroup, ...]
     decided: bool
-    """True if the strategy resolved all conflicts."""
+    """True if there were no conflicts, or if the strategy resolved all of them."""
 
 
 def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
-    """Merge the changes of their side into our state, given the common base of a three-way merge."""
+    """Merge their changes into our state, given the common base."""
     # Equal changes on both sides are not conflicts, so they are dropped first. The remaining changes are
     # checked by the rules of a rebase. A strategy then edits the two change sets until no conflict is left.
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
@@ -73,7 +73,7 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
 
 
 def _drop_common_changes(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
-    """Drop changes that both sides made, and compare nodes that both sides have but the base does not."""
+    """Drop changes that both sides made, and compare nodes that exist on both sides but not in the base."""
     mine = {node.id: path for path, node in ours.created.items()}
     for path, node in list(theirs.created.items()):
         if mine.get(node.id) == path:  # both sides received the same node in an earlier merge or cherry-pick
@@ -103,10 +103,10 @@ def _drop_common_changes(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> No
 
 
 def _record_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
-    """Record the chunks of an array that only the other side has, and that this side may have deleted.
+    """Record the chunks of an array that exist only on the other side and that this side may have deleted.
 
-    The base does not contain the array. A chunk is certainly new on the other side only if the logs of
-    this side list every chunk that it ever had, and do not list this chunk.
+    The base does not contain the array. A chunk is certainly new on the other side only if the logs of this
+    side list every chunk that this side ever had, and the chunk is not among them.
     """
     # Without a common base, a chunk that exists only on one side was either deleted or added. The logs
     # determine which. If they are incomplete, a deletion is assumed, so that it is reported as a conflict
@@ -134,7 +134,9 @@ def _find_conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Fo
 
 
 def _is_compatible(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
-    """Return True if their chunks can be decoded with our metadata. A rebase would reject all of them."""
+    """Return True if their chunks can be decoded with our metadata. If not, a rebase would reject all of
+    them.
+    """
     if _get_kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
         return False
     path = found.conflict.path
@@ -169,7 +171,7 @@ def _group_conflicts(
 
 
 def _describe_chunks(state: State, id: NodeId, coords: Coords) -> list[str]:
-    """Describe the references of one side at the given coordinates."""
+    """Describe the state of one side's chunks at the given coordinates."""
     node = state.node(id)
     if node is None:
         return ["deleted"] * len(coords)
@@ -190,7 +192,7 @@ def _describe_ref(refs: ArrayManifest, row: int) -> str:
 
 
 def _describe_node_changes(changes: ChangeSet, path: str) -> list[str]:
-    """Describe the change of one side to a node."""
+    """Describe how one side changed a node."""
     words = []
     if path in changes.deleted:
         words.append("deleted")
@@ -213,7 +215,9 @@ def _describe_node_changes(changes: ChangeSet, path: str) -> list[str]:
 
 
 class _Resolution:
-    """The application of a strategy to their changes. The same decision may be made more than once."""
+    """Resolves conflicts by editing both change sets. Applying the same decision twice has no further
+    effect.
+    """
 
     def __init__(self, sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
         self._our_state, self._their_state = sides.ours, sides.theirs
@@ -241,7 +245,7 @@ class _Resolution:
             case ConflictType.DeleteOfGroupWithNewNodes:
                 for new in self._list_new_below(path):
                     self._keep(new)
-            case _:  # metadata or chunks of nodes that we deleted, or that are incompatible with ours
+            case _:  # metadata or chunks of nodes that we deleted, or that do not fit our metadata
                 changes.updated.pop(path, None)
                 self._drop_chunks(path)
 
@@ -287,7 +291,7 @@ class _Resolution:
         return [new for new in self._ours.created if path in list_ancestors(new)]
 
     def _drop_created(self, path: str, *, alone: bool = False) -> None:
-        """Drop a node that they created, and all nodes in it."""
+        """Drop a node that they created, and all nodes inside it."""
         for each in [path] if alone else [p for p in self._changes.created if is_within(p, path)]:
             node = self._changes.created.pop(each, None)
             if node is not None:
@@ -298,8 +302,9 @@ class _Resolution:
             del self._changes.chunks[id]
 
     def _keep(self, path: str) -> None:
-        """Keep a node and the groups around it. If the other side replaced one of these groups, take its
-        version."""
+        """Keep a node and its parent groups. If the other side replaced one of these groups, take its
+        version.
+        """
         self._keep_at(path, alone=self._are_groups(path))
         for above in list_ancestors(path):
             if not _is_group(self._changes.created.get(above)):
@@ -318,7 +323,7 @@ class _Resolution:
                 self._changes.deleted[each] = node
 
     def _replace(self, path: str) -> None:
-        """Replace our node with theirs; if both are groups, only the metadata."""
+        """Replace our node with theirs. If both are groups, replace only the metadata."""
         here, there = self._our_nodes.find(path), self._changes.created.get(path)
         if here is None or there is None:
             return
@@ -329,7 +334,7 @@ class _Resolution:
             self._delete(path)
 
     def _restore(self, path: str) -> None:
-        """Restore a node that we deleted or replaced, and the groups around it, in their version."""
+        """Restore their version of a node that we deleted or replaced, and of its parent groups."""
         for each in (*list_ancestors(path), path):
             here, there = self._our_nodes.find(each), self._their_nodes.find(each)
             if there is None or each in self._changes.created or (here is not None and here.id == there.id):
@@ -345,7 +350,7 @@ class _Resolution:
             put_differences(self._changes, there, None, self._their_state.workspace.refs(there))
 
     def _take_array(self, path: str) -> None:
-        """Take their version of an array: metadata and chunks."""
+        """Take their version of an array, both metadata and chunks."""
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
         if here is None or there is None:
             return

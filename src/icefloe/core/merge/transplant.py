@@ -1,8 +1,8 @@
-"""Transplant: apply the commits of one branch to another one by one, with the same manifests and logs.
+"""Transplant the commits of one branch to another, one by one, reusing their manifests and transaction logs.
 
-A merge compares chunks, and its log lists all of them. A hundred million chunks exceed the limit of one
-commit and the memory of one process. A transplant compares only nodes. It is possible if the two sides
-changed different nodes, as a staged ingest and unrelated commits usually do.
+A merge compares chunks, and its transaction log lists all of them. A hundred million chunks exceed the limit
+of one commit and the memory of one process. A transplant compares only nodes. It is possible if the two sides
+changed different nodes, which is usually the case for a staged ingest and unrelated commits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from icefloe.format.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A commit to transplant, and the nodes that it created or changed."""
+    """A commit to transplant, with the nodes that it created or changed."""
 
     snapshot: Snapshot
     nodes: tuple[NodeSnapshot, ...]
@@ -41,7 +41,7 @@ class _Step:
 def can_transplant(
     refs: RefStore, assets: AssetStore, base: SnapshotId, source: SnapshotId, onto: SnapshotId
 ) -> bool:
-    """Return True if the commits between two snapshots can be applied to a third one as they are."""
+    """Return True if the commits between two snapshots can be applied to a third snapshot unchanged."""
     return _plan(refs, assets, base, source, onto) is not None
 
 
@@ -55,7 +55,8 @@ def transplant(
 ) -> SnapshotId | None:
     """Apply the commits between two snapshots to a branch, one by one, and return its new tip.
 
-    Return None, and write nothing, if both sides changed a node. The last commit gets other metadata.
+    Returns None, without writing anything, if both sides changed the same node. The last commit gets the
+    given metadata.
     """
     mark, tip = refs.now(), refs.branch(branch)
     steps = _plan(refs, assets, base, source, tip)
@@ -84,7 +85,7 @@ def transplant(
 def _plan(
     refs: RefStore, assets: AssetStore, base: SnapshotId, source: SnapshotId, onto: SnapshotId
 ) -> list[_Step] | None:
-    """Return the commits to transplant; None if they cannot be applied as they are."""
+    """Return the commits to transplant; None if they cannot be applied unchanged."""
     steps = list_steps_between(refs, base, source)
     if not steps or any(len(step.logs) > 1 for step in steps) or not refs.spec.refs_in_repo_info:
         return None
@@ -110,7 +111,7 @@ def _find_changed_nodes(before: Snapshot, after: Snapshot) -> tuple[NodeSnapshot
 
 
 def _is_apart(before: Snapshot, onto: Snapshot, changed: Mapping[str, NodeSnapshot]) -> bool:
-    """Return True if a snapshot that descends from `before` has all changed nodes as they were."""
+    """Return True if a snapshot that descends from `before` has not changed any of the given nodes."""
     old, now = _by_path(before.nodes), _by_path(onto.nodes)
     for path in changed:
         if old.get(path) != now.get(path):
@@ -127,7 +128,7 @@ def _by_path(nodes: Iterable[NodeSnapshot]) -> dict[str, NodeSnapshot]:
 
 
 def _list_new_manifests(state: Snapshot, step: _Step) -> list[ManifestFileInfo]:
-    """Return the manifests of changed arrays that a snapshot does not have yet."""
+    """Return the entries of the manifests of changed arrays that a snapshot does not list yet."""
     arrays = [node.node_data for node in step.nodes if isinstance(node.node_data, ArrayNodeData)]
     ids = {ref.id for data in arrays for ref in data.manifests}
     new = [id for id in ids if state.manifest_files.row(id) is None]

@@ -1,4 +1,4 @@
-"""Pause between attempts of a change that lost a race against another writer."""
+"""Exponential backoff for changes that lost a race against another writer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from icefloe.errors import ConflictError, ErrorKind
 _IMMEDIATE_TRIES: Final = 5
 _MAX_DOUBLINGS: Final = 7
 _LONGEST_PAUSE_S: Final = 15.0
-"""The longest pause in seconds. With a hundred writers and 60 ms per request, most attempts fail with shorter
-pauses, and the storage is idle with longer ones.
+"""The maximum backoff in seconds. With a hundred writers and 60 ms per request, most attempts fail if it is
+shorter, and the storage is idle if it is longer.
 """
 
 
 def give_way(losses: int, took_s: float) -> None:
-    """Back off for a random time after a change of a ref lost a race against another writer, longer after
-    repeated losses.
+    """Back off for a random time after losing a race against another writer, and longer after repeated
+    losses.
 
-    Without pauses, all losers would try again at the same time, and all but one would lose again. The
-    pause grows with the duration of an attempt, so that another writer can finish in the meantime.
+    Without backoff, all losers would try again at the same time, and all but one would lose again. The
+    backoff grows with the duration of an attempt, so that another writer can finish in the meantime.
     """
     time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MAX_DOUBLINGS), _LONGEST_PAUSE_S)))
 
@@ -32,7 +32,7 @@ def give_way(losses: int, took_s: float) -> None:
 def retry_conflicts(config: EffectiveConfig) -> Iterator[int]:
     """Yield the attempts to change a ref, with backoff between them; raise ConflictError after the last.
 
-    The first attempts follow without pauses, later attempts after growing pauses, as configured by
+    The first retries follow immediately, later ones after increasing backoff, as configured by
     `repo_update_retries`.
     """
     yield from retry.iterate_attempts(

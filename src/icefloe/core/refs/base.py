@@ -1,5 +1,6 @@
-"""The interface of stores for branches, tags and all other mutable state. Each change is one
-compare-and-swap."""
+"""The interface of ref stores, which keep branches, tags and all other mutable state. Each change is one
+compare-and-swap.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from icefloe.format.updates import RepoStatus, Update
 
 
 class CollectedError(Exception):
-    """Error raised when refs change after a garbage collection that the session has not seen."""
+    """Error raised when a session commits after a garbage collection that may have deleted its objects."""
 
 
 class RefStore(ABC):
@@ -45,54 +46,58 @@ class RefStore(ABC):
 
     @abstractmethod
     def branch(self, name: str) -> SnapshotId:
-        """Return the snapshot to which a branch ref points."""
+        """Return the snapshot at the tip of a branch."""
 
     def tip_to_write(self, name: str) -> SnapshotId:
-        """Return the tip of a branch ref for a writer; raise ReadOnlyError if the repository is read-only."""
+        """Return the tip of a branch for a writer; raise ReadOnlyError if the repository is read-only."""
         raise make_unsupported_error("a session to write", self.spec)
 
     @abstractmethod
     def tag(self, name: str) -> SnapshotId:
-        """Return the snapshot to which a tag ref points."""
+        """Return the snapshot of a tag."""
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """Create a branch ref at a snapshot."""
+        """Create a branch at a snapshot."""
         raise make_unsupported_error(f"creating branch {name}", self.spec)
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch ref other than main."""
+        """Delete a branch other than main."""
         raise make_unsupported_error(f"deleting branch {name}", self.spec)
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
-        """Point a branch ref to another snapshot; raise ConflictError if it is not at `expected`."""
+        """Point a branch to another snapshot; raise ConflictError if its tip is not `expected`."""
         raise make_unsupported_error(f"resetting branch {name}", self.spec)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """Create a tag ref. Tags are immutable."""
+        """Create a tag. Tags are immutable."""
         raise make_unsupported_error(f"creating tag {name}", self.spec)
 
     def delete_tag(self, name: str) -> None:
-        """Delete a tag ref. Its name can never be used again."""
+        """Delete a tag. Its name can never be reused."""
         raise make_unsupported_error(f"deleting tag {name}", self.spec)
 
     def check_tip(self, branch: str, base: SnapshotId) -> None:
-        """Raise ConflictError if a branch ref is not at `base`, ReadOnlyError if the repository is
-        read-only."""
+        """Raise ConflictError if the tip of a branch is not `base`, and ReadOnlyError if the repository is
+        read-only.
+        """
         check_base(base, self.tip_to_write(branch))
 
     def back_up_early(self) -> None:
-        """Back up the file of all refs for the next change, while a commit writes its files."""
+        """Back up the repo info file ahead of the next change, while a commit is still writing its other
+        files.
+        """
         return
 
     def now(self) -> int:
-        """Return a mark in the history of ref changes, for the `since` argument of later changes."""
+        """Return a mark for the current position in the history of changes, to be passed as `since` to later
+        changes.
+        """
         return 0
 
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
-        """Move a branch ref from `base` to a new snapshot; raise ConflictError if the branch is not at
-        `base`.
+        """Move a branch from `base` to a new snapshot; raise ConflictError if its tip is not `base`.
 
         This method, `amend` and `detach` raise CollectedError if garbage was collected after the mark
         `since`.
@@ -100,7 +105,7 @@ class RefStore(ABC):
         raise make_unsupported_error(f"committing to {branch}", self.spec)
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Replace the tip of a branch ref with a new snapshot, if the tip is still `base`."""
+        """Replace the tip of a branch with a new snapshot, if the tip is still `base`."""
         raise make_unsupported_error(f"amending {branch}", self.spec)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
@@ -109,23 +114,22 @@ class RefStore(ABC):
 
     @abstractmethod
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
-        """Return the entry of a snapshot in the ref store; raise SnapshotNotFoundError if it is not in this
-        repository.
+        """Return the id, parent, time and message of a snapshot; raise SnapshotNotFoundError if it is not in
+        this repository.
         """
 
     def forget_history(self) -> None:
-        """Forget the parts of the history that the ref store has cached and that another process may have
-        changed. Maintenance operations call this before they walk the history."""
+        """Drop cached parts of the history that another process may have changed. Maintenance operations call
+        this before they walk the history.
+        """
         return
 
     def keeps(self, id: SnapshotId) -> bool:
-        """Return True if the objects of a snapshot survive all garbage collections that the ref store has
-        recorded.
-        """
+        """Return True if the objects of a snapshot survive all recorded garbage collections."""
         raise make_unsupported_error("garbage collection", self.spec)
 
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """Yield a snapshot and its ancestors as the ref store records them, newest first."""
+        """Yield a snapshot and its ancestors, newest first."""
         seen: set[SnapshotId] = set()
         current: SnapshotId | None = id
         while current is not None and current not in seen:
@@ -135,70 +139,69 @@ class RefStore(ABC):
             current = info.parent_id
 
     def ancestries(self) -> Callable[[SnapshotId], Iterator[SnapshotInfo]]:
-        """Return a function like `ancestry` for many calls, which reads the ref store once if its format
+        """Return a function like `ancestry` for many calls, which reads the refs only once if the format
         allows it.
         """
         return self.ancestry
 
     @abstractmethod
     def config(self) -> dict[str, Any] | None:
-        """Return the configuration in the ref store of the repository, if there is one."""
+        """Return the stored configuration; None if there is none."""
 
     def save_config(self, config: dict[str, Any]) -> None:
-        """Store a configuration in the ref store of the repository."""
+        """Store a configuration in the repository."""
         raise make_unsupported_error("storing a configuration", self.spec)
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return the metadata of the repository from its ref store."""
+        """Return the repository metadata."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace the metadata of the repository in its ref store."""
+        """Replace the repository metadata."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Merge values into the metadata of the repository in its ref store, and return the result."""
+        """Merge values into the repository metadata, and return the result."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
     def protect(self, branch: str, sql: Sequence[str] | None, python: Sequence[str] | None) -> None:
-        """Protect a branch ref from changes of its history.
+        """Protect a branch against changes to its history.
 
-        If no new checks of a kind are given, the existing checks are kept.
+        Where no new checks of a kind are given, the existing ones are kept.
         """
         raise make_unsupported_error(f"protecting branch {branch}", self.spec)
 
     def unprotect(self, branch: str) -> None:
-        """End the protection of a branch ref, and remove its checks."""
+        """Remove the protection and the checks of a branch."""
         raise make_unsupported_error(f"protecting branch {branch}", self.spec)
 
     def protected_branches(self) -> Mapping[str, tuple[BranchCheck, ...]]:
-        """Return the checks of each protected branch in the ref store."""
+        """Return the checks of each protected branch."""
         return {}
 
     def status(self) -> RepoStatus:
-        """Return the status of the repository from its ref store: whether it is online, and why not."""
+        """Return the status of the repository: its availability and the reason."""
         return RepoStatus()
 
     def set_status(self, status: RepoStatus) -> None:
-        """Change the status of the repository in its ref store."""
+        """Change the status of the repository."""
         raise make_unsupported_error("a status of the repository", self.spec)
 
     def feature_flags(self) -> Mapping[int, bool]:
-        """Return the feature flags in the ref store that differ from their defaults, by number."""
+        """Return the feature flags that were set explicitly, by number."""
         return {}
 
     def set_feature_flag(self, flag: int, setting: bool | None) -> None:
-        """Set a feature flag in the ref store, or reset it to its default with None."""
+        """Set a feature flag. None resets it to its default."""
         raise make_unsupported_error("a feature flag", self.spec)
 
     def ops_log(self) -> Iterator[Update]:
-        """Yield the operations that the ref store has recorded, newest first."""
+        """Yield the entries of the ops log, newest first."""
         raise make_unsupported_error("the ops log", self.spec)
 
 
 def check_base(base: SnapshotId, tip: SnapshotId) -> None:
-    """Raise ConflictError if a commit lost a race: the ref of the branch is no longer at the snapshot it is
-    based on.
+    """Raise ConflictError if the tip of a branch is no longer the snapshot that a commit is based on.
 
     This is where a commit loses a race against another writer.
     """
@@ -222,12 +225,12 @@ UPGRADE: Final = Hint("{function} upgrades it", function="upgrade_icechunk_repos
 
 
 def read_only_format(what: str, hint: Hint = MIGRATE) -> ReadOnlyError:
-    """Return the error for a change of refs in a repository of a format before version 1."""
+    """Return the error for any change to a repository in a format before version 1."""
     return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", ErrorKind.READ_ONLY_REPOSITORY).with_hint(hint)
 
 
 def check_storable(name: str) -> None:
-    """Raise an error if a ref store cannot store the name of a branch or tag."""
+    """Raise an error if the name of a branch or tag cannot be stored."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -235,7 +238,7 @@ def check_storable(name: str) -> None:
 
 
 def make_invalid_name_error(name: str, rule: str) -> InvalidInputError:
-    """Return the error for an invalid name of a branch or tag in any ref store."""
+    """Return the error for an invalid branch or tag name."""
     return InvalidInputError(
         f"invalid name {name!r} of a branch or tag: {rule}", kind=ErrorKind.INVALID_REF_NAME
     )

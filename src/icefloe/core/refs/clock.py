@@ -1,8 +1,8 @@
 """Compare the clock of a writer with the clock of the storage before a time is stored.
 
-Times in a history only increase. A writer whose clock is ahead would store a future time, and the official
-library would reject all other writers until that time is reached. Such a writer is therefore rejected. If it
-was accepted nevertheless, writers with correct clocks continue with times right after the newest time.
+Times in a history must increase. A writer whose clock is ahead would store a future time, and the official
+library would reject all other writers until that time is reached. Such a writer is therefore rejected. If a
+future time was stored nevertheless, writers with correct clocks continue with times right after it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from icefloe.errors import ErrorKind, FormatError, StorageError
 from icefloe.storage.base import Storage
 
 DRIFT_US: Final = 600_000_000
-"""The tolerated difference between clocks. Only changes with a larger distance from the newest time are
-checked.
+"""The tolerated clock difference. The clock is checked only if it differs from the newest stored time by more
+than this.
 """
 
 
 def get_time_us() -> int:
-    """Return the time of the clock of this machine, in microseconds since 1970-01-01 UTC."""
+    """Return the current time of this machine, in microseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1000
 
 
 def check_clock(storage: Storage, written: str, newest_us: int) -> None:
-    """Raise an error if the clock of this machine differs too much from the clock of the storage.
+    """Raise an error if this machine's clock differs too much from the storage's clock.
 
     Parameters
     ----------

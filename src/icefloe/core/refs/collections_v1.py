@@ -1,7 +1,7 @@
 """Record garbage collections of V1 repositories, whose format has no operations log.
 
-A small file among the backups, which readers and collections ignore, contains the time of the last collection
-by icefloe and the times of running collections.
+A small file in the backup folder, which readers and collections ignore, contains the time of icefloe's last
+collection and the start times of running collections.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectNotFoundErr
 
 COLLECTED: Final = f"{OVERWRITTEN}/collected.icefloe"
 _LONGEST_US: Final = 24 * 3600 * 10**6
-"""The age above which a running collection is assumed to have been killed."""
+"""A running collection that is older than this is assumed to have been killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collections:
-    """The record of garbage collections of a V1 repository, with times in microseconds since
-    1970-01-01 UTC."""
+    """The recorded garbage collections of a V1 repository. Times are in microseconds since 1970-01-01 UTC."""
 
     last_us: int = 0
-    """The time at which the last collection started, or will start, to delete objects."""
+    """The time at which the last collection started to delete objects, or is about to."""
     under_way_us: tuple[int, ...] = ()
     """The start times of collections that have not finished."""
 
@@ -44,8 +43,9 @@ class CollectionsFile:
         return self._read()[0]
 
     def begin(self) -> int:
-        """Record that a garbage collection of a V1 repository is about to delete objects, and return its time
-        as its id."""
+        """Record that a garbage collection is about to delete objects. Return its start time, which also
+        serves as its id.
+        """
 
         def add_collection(known: Collections) -> Collections:
             # Sessions compare these times, so the times must increase even if clocks differ.
@@ -56,7 +56,7 @@ class CollectionsFile:
         return self._change(add_collection).last_us
 
     def end(self, begun_us: int) -> None:
-        """Record that a garbage collection of a V1 repository has finished."""
+        """Record that a garbage collection has finished."""
 
         def remove_collection(known: Collections) -> Collections:
             return replace(known, under_way_us=tuple(at for at in known.under_way_us if at != begun_us))

@@ -39,7 +39,7 @@ from icefloe.storage.base import (
     Version,
 )
 
-# Characters that XML cannot contain, because S3 lists the objects to delete in XML.
+# Characters that XML cannot contain. S3 deletion requests list objects in XML.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
@@ -54,7 +54,7 @@ class RefStoreV1(RefStore):
         self._collections = CollectionsFile(assets)
 
     def create(self, snapshot: SnapshotId) -> None:
-        """Write the first branch ref of a V1 repository; raise ConflictError if there is one already."""
+        """Create the main branch of a V1 repository; raise ConflictError if it already exists."""
         try:
             self._put(RefFile(RefKind.BRANCH, MAIN), snapshot, ABSENT)
         except ConditionNotMetError:
@@ -89,16 +89,14 @@ class RefStoreV1(RefStore):
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
         """Write a file that does not exist yet.
 
-        A storage recognizes its own write after a lost response. If it cannot, neither can the caller:
+        After a lost response, the storage recognizes its own write. If it cannot, neither can the caller:
         another writer may have created the same branch or tag, and both would assume success.
         """
         self._storage.require_conditional_writes()
         self._put(file, snapshot, ABSENT)
 
     def all_refs(self) -> dict[RefFile, SnapshotId | None]:
-        """Return the snapshot of every branch and tag of a V1 repository, and None for tombstones of deleted
-        tags.
-        """
+        """Return the snapshot of every branch and tag; None for tombstones of deleted tags."""
         found = {file: self._read(file) for file in self._list_files() if not file.deleted}
         marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._list_files() if file.deleted}
         return marks | {file: each[0] for file, each in found.items() if each is not None}
@@ -150,11 +148,12 @@ class RefStoreV1(RefStore):
 
     @contextlib.contextmanager
     def _protect_ref(self, file: RefFile, snapshot: SnapshotId) -> Iterator[list[SnapshotId]]:
-        """Point a ref to a snapshot that may be garbage, and check that no collection has deleted it.
+        """Point a ref to a snapshot that may be garbage, and verify that no garbage collection has deleted
+        it.
 
         The ref is written before collections are checked, and a collection records itself before it reads
         refs. At least one of them therefore notices the other. If the snapshot may be deleted, the ref is
-        restored to its previous target, which the body appends to the list, or removed.
+        restored to its previous target, which the `with` block appends to the list, or removed.
         """
         before = self._collections.read()
         replaced: list[SnapshotId] = []
@@ -182,7 +181,7 @@ class RefStoreV1(RefStore):
             raise _make_no_snapshot_error(snapshot) from None
 
     def _is_reachable(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
-        """Return True if a snapshot is an ancestor of some tips, or of refs other than `file`."""
+        """Return True if a snapshot can be reached from the given tips, or from any ref other than `file`."""
         others = (id for each, id in self.all_refs().items() if each != file and id is not None)
         for tip in {*tips, *others}:
             with contextlib.suppress(ObjectNotFoundError, FormatError):  # the history is broken and ends here
@@ -191,8 +190,8 @@ class RefStoreV1(RefStore):
         return False
 
     def _read_stored_ancestry(self, id: SnapshotId) -> Iterator[SnapshotId]:
-        """Yield a snapshot and its ancestors as currently stored, because an expiration rewrites snapshot
-        files.
+        """Yield a snapshot and its ancestors from the stored files, bypassing the cache, because expiration
+        rewrites snapshot files.
         """
         at: SnapshotId | None = id
         while at is not None:
@@ -218,7 +217,8 @@ class RefStoreV1(RefStore):
         kind: ErrorKind,
         since: int | None = None,
     ) -> list[SnapshotId]:
-        """Point a branch to a snapshot, from an expected tip or from any tip, and retry while others write.
+        """Point a branch to a snapshot, from an expected tip or from any tip. Retry while other writers
+        interfere.
 
         Raises CollectedError if garbage was collected after the mark `since`. Returns the previous tip.
         """
@@ -227,7 +227,9 @@ class RefStoreV1(RefStore):
         for _ in retry_conflicts(self._assets.config):
             tip, version = self._branch(name)
             if written and self._is_in_history(tip, to, expected):
-                return written  # the response to our write was lost; others may have committed on top of it
+                return (
+                    written  # the response to our write was lost, and others may have committed on top of it
+                )
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
             # Check after reading the version. A collection changes the version after setting its mark, so the
@@ -247,7 +249,7 @@ class RefStoreV1(RefStore):
         raise AssertionError("attempts end with an error")
 
     def _is_in_history(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
-        """Return True if a snapshot is in the history of a tip, up to `base`."""
+        """Return True if a snapshot is in the history between a tip and `base`."""
         if base is None:
             return tip == snapshot
         ids = (info.id for info in self.ancestry(tip))
@@ -272,16 +274,16 @@ class RefStoreV1(RefStore):
             raise _make_not_found_error("tag", name) from None
 
     def now(self) -> int:
-        """Return the time of the last recorded garbage collection of a V1 repository, in microseconds."""
+        """Return the time of the last recorded garbage collection, in microseconds since 1970-01-01 UTC."""
         return self._collections.read().last_us
 
     def note_collection(self) -> int:
-        """Record a garbage collection of a V1 repository in its refs before it deletes objects, and return
-        its mark.
+        """Record a garbage collection before it deletes objects, and return its mark.
 
-        A commit may have looked for the record already without having moved its branch. So all branch files
-        are rewritten with the same content and another version, and the commit has to look again. A commit
-        that moves its branch earlier is visible when the collection reads the refs afterwards.
+        A concurrent commit may have already looked for the record but not yet moved its branch. Therefore,
+        all branch files are rewritten with the same meaning but a different version, which forces the commit
+        to look again. If a commit moves its branch earlier, the collection sees it when it reads the refs
+        afterwards.
         """
         begun_us = self._collections.begin()
         try:
@@ -299,7 +301,7 @@ class RefStoreV1(RefStore):
                     self._storage.put(file.path, change_bytes(data, now_us), Unchanged(version))
 
     def note_end_of_collection(self, begun_us: int) -> None:
-        """Record in the refs of a V1 repository that a garbage collection has ended."""
+        """Record that a garbage collection has ended."""
         self._collections.end(begun_us)
 
     def advance(
@@ -308,7 +310,9 @@ class RefStoreV1(RefStore):
         self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT, since)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Check that the base of a detached V1 snapshot still exists. No ref of a V1 repository lists it."""
+        """Check that the base of a detached snapshot still exists. V1 repositories do not register detached
+        snapshots.
+        """
         if since is not None and self.now() != since:
             raise CollectedError
         if snapshot.parent_id is not None and not self._is_safe(snapshot.parent_id):
@@ -317,7 +321,7 @@ class RefStoreV1(RefStore):
     def _is_safe(self, base: SnapshotId) -> bool:
         """Return True if a snapshot, its history and its manifests exist and are not being deleted.
 
-        The snapshot that requires them was written before, so collections that start now keep them.
+        The new snapshot that requires them has already been written, so collections that start now keep them.
         """
         if base in {*self.branches().values(), *self.tags().values()}:
             return True
@@ -378,7 +382,7 @@ class RefStoreV1(RefStore):
 
 
 def check_name(name: str) -> None:
-    """Raise an error if the name of a V1 branch or tag cannot be the name of a folder in all storages."""
+    """Raise an error if a V1 branch or tag name cannot be used as a folder name in every storage."""
     check_storable(name)
     if not name or "/" in name or _UNSPEAKABLE.search(name):
         raise make_invalid_name_error(

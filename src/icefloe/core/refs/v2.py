@@ -55,7 +55,7 @@ _YEAR_3000_MS: Final = 32_503_680_000_000
 CREATE_TAG: Final = 4
 DELETE_TAG: Final = 5
 FLAG_NAMES: Final = {3: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "delete_tag"}
-"""The known feature flags. All are enabled by default."""
+"""The names of the known feature flags, by number. All are enabled by default."""
 
 
 RunChecks: TypeAlias = Callable[[changes.CheckedMove], None]
@@ -71,19 +71,18 @@ class RefStoreV2(RefStore):
         self._config = config
         self._seen: tuple[RepoInfo, Version] | None = None
         self._seen_data = b""
-        """The file that was last read or written."""
+        """The bytes of the repo info file that was last read or written."""
         self._backup: tuple[Version, str] | None = None
-        """The version of the file that was backed up in advance, and the name of its backup."""
+        """The version of the repo info file that was backed up in advance, and the name of its backup."""
         self.run_checks: RunChecks | None = None
-        """A function that checks a snapshot before a protected branch moves to it; None if this program
-        cannot run checks."""
+        """A function that checks a snapshot before a protected branch moves to it; None if checks cannot be
+        run here.
+        """
 
     # The file
 
     def create(self, info: RepoInfo, data: bytes | None = None) -> None:
-        """Write the first refs of a V2 repository, in its repo info file; raise ConflictError if there are
-        any.
-        """
+        """Write the first repo info file of a repository; raise ConflictError if there is one already."""
         if data is None:
             data = write_repo_info(info, V2, self._config.compression_level)
         try:
@@ -96,15 +95,15 @@ class RefStoreV2(RefStore):
         self._seen, self._seen_data = (info, version), data
 
     def take_over(self, other: RefStoreV2) -> None:
-        """Take over the V2 refs that another ref store has read from the same repo info file."""
+        """Reuse the repo info that another ref store has read from the same file."""
         self._seen, self._seen_data = other._seen, other._seen_data
 
     def load(self) -> RepoInfo:
-        """Read the current V2 refs from the repo info file."""
+        """Read the current repo info file."""
         return self._load()[0]
 
     def seen(self) -> RepoInfo:
-        """Return the V2 refs that were last read from the repo info file."""
+        """Return the repo info that was last read or written; read it if there is none."""
         return self._seen[0] if self._seen else self.load()
 
     def _load(self) -> tuple[RepoInfo, Version]:
@@ -137,10 +136,10 @@ class RefStoreV2(RefStore):
         while_read_only: bool = False,
         as_seen: bool = False,
     ) -> RepoInfo:
-        """Apply a change to the V2 refs and write the repo info file, with retries while others write.
+        """Apply a change to the repo info and write the file. Retry while other writers interfere.
 
         A change that is no longer possible raises its own error. If the response to a write is lost, the
-        change is recognized by its backup file, or by the snapshot that it adds: this makes commits happen
+        change is recognized by its backup file, or by the snapshot that it adds. This makes commits happen
         exactly once.
 
         If the change moves a protected branch with checks, its new snapshot is first added without a branch,
@@ -151,13 +150,12 @@ class RefStoreV2(RefStore):
         change
             Returns the new repo info and the entry for the ops log.
         brings
-            The snapshot that the change adds.
+            The snapshot that the change adds, if any.
         while_read_only
-            Apply the change also to a read-only repository.
+            Apply the change even to a read-only repository.
         as_seen
-            Try the change on the repo info that was read last, which saves a request. If that fails, the
-            current one is
-            read.
+            First try the change on the repo info that was read last, which saves a request. If that fails,
+            read the current one.
         """
         passed: set[tuple[object, ...]] = set()
 
@@ -200,7 +198,7 @@ class RefStoreV2(RefStore):
             # A write whose response was lost looks like that of another writer. The name of its backup is
             # random and stored in the ops log, so finding it there proves that our write succeeded.
             if tried and changes.was_written(info, tried, brings):
-                return info  # the response to our write was lost; others may have changed it since
+                return info  # the response to our write was lost, and others may have changed the file since
             try:
                 if not while_read_only:
                     check_writable(info.status)
@@ -228,7 +226,8 @@ class RefStoreV2(RefStore):
         raise AssertionError("attempts end with an error")
 
     def _replace(self, new: RepoInfo, version: Version, backup: str, newest_us: int | None) -> bool:
-        """Replace one version of the file, after backing it up; return False if it has another version.
+        """Back up one version of the repo info file and replace it; return False if the file has a different
+        version.
 
         The clock of this machine is compared with the clock of the storage, given the time of the newest
         change.
@@ -262,11 +261,11 @@ class RefStoreV2(RefStore):
             self._storage.back_up(REPO_PATH, target, version)
 
     def _find_backup(self, version: Version) -> str | None:
-        """Return the name of the backup of a version that was written in advance."""
+        """Return the name of the backup that was written in advance for a version; None if there is none."""
         return self._backup[1] if self._backup is not None and self._backup[0] == version else None
 
     def old_backups(self) -> Iterator[str]:
-        """Yield the paths of backups of the V2 refs that the ops log does not need, oldest first."""
+        """Yield the paths of repo info backups that the ops log does not need, oldest first."""
         needed: set[str] = set()
         before = self.load().repo_before_updates
         while before is not None and before not in needed:
@@ -297,7 +296,7 @@ class RefStoreV2(RefStore):
         info = self.load()
         check_writable(info.status)
         tip = changes.get_branch_tip(info, name)
-        require_allowed(name, changes.list_checks(info, name))  # raise errors before a session writes in vain
+        require_allowed(name, changes.list_checks(info, name))  # fail before a session writes files in vain
         return tip
 
     def tag(self, name: str) -> SnapshotId:
@@ -346,7 +345,7 @@ class RefStoreV2(RefStore):
         self._add_snapshot(lambda info: changes.add_detached_snapshot(info, snapshot), snapshot.id, since)
 
     def _add_snapshot(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
-        """Apply a change that adds a snapshot, unless garbage was collected after a mark."""
+        """Apply a change that adds a snapshot, unless garbage was collected after the given mark."""
 
         def checked(info: RepoInfo) -> changes.Changed:
             changed = change(info)  # check the tip first, because a conflict takes precedence
@@ -357,7 +356,7 @@ class RefStoreV2(RefStore):
         self.update(checked, brings=snapshot, as_seen=True)
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
-        """Return True if garbage may have been collected between a mark and a state of the V2 refs."""
+        """Return True if garbage may have been collected between a mark and the given repo info."""
         for update in chain.from_iterable(self._log_files(info)):
             if update.updated_at_us <= since:
                 return False
@@ -429,11 +428,11 @@ class RefStoreV2(RefStore):
         return chain.from_iterable(self.ops_log_files())
 
     def ops_log_files(self) -> Iterator[Updates]:
-        """Yield the part of the ops log in each repo info file of a V2 repository, newest first."""
+        """Yield the ops log file by file, from the current repo info file to the oldest backup."""
         return self._log_files(self.load())
 
     def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
-        """Yield the parts of the ops log, starting at a state of the repository."""
+        """Yield the ops log file by file, starting with the given repo info."""
         log, before = info.latest_updates, info.repo_before_updates
         yield log
         seen: set[str] = set()
@@ -454,13 +453,13 @@ def _make_no_repository_error(text: str, hint: Hint | None = None) -> Repository
 
 
 def _require_tip(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
-    """Return the repo info if a branch is at `base`; raise ConflictError otherwise."""
+    """Return the repo info if the tip of a branch is `base`; raise ConflictError otherwise."""
     check_base(base, changes.get_branch_tip(info, branch))
     return info
 
 
 def decode_stored_config(info: RepoInfo) -> dict[str, Any] | None:
-    """Decode the configuration that is stored with the V2 refs, if there is one."""
+    """Decode the configuration in a repo info, if there is one."""
     return None if info.config is None else decode_config(info.config, REPO_PATH)
 
 
@@ -470,7 +469,7 @@ def _parse_settings(info: RepoInfo) -> dict[int, bool]:
 
 
 def _guard_by_flag(flag: int, change: Change) -> Change:
-    """Return a change that is refused while its feature flag is off."""
+    """Wrap a change so that it is rejected while its feature flag is disabled."""
 
     def checked(info: RepoInfo) -> changes.Changed:
         check_flag(_parse_settings(info), flag)
@@ -480,7 +479,7 @@ def _guard_by_flag(flag: int, change: Change) -> Change:
 
 
 def check_flag(settings: Mapping[int, bool], flag: int) -> None:
-    """Raise an error if a feature flag of a V2 repository forbids a change of its refs."""
+    """Raise an error if a feature flag forbids an operation."""
     if not settings.get(flag, True):
         raise SessionStateError(
             f"the feature flag {FLAG_NAMES.get(flag, flag)} of this repository is disabled",
@@ -489,7 +488,7 @@ def check_flag(settings: Mapping[int, bool], flag: int) -> None:
 
 
 def check_writable(status: RepoStatus) -> None:
-    """Raise an error if a V2 repository is not online, and its refs cannot be written."""
+    """Raise an error if the repository is read-only or offline."""
     if status.availability is not RepoAvailability.ONLINE:
         reason = status.limited_availability_reason
         is_by_format = (
@@ -503,12 +502,12 @@ def check_writable(status: RepoStatus) -> None:
 
 
 def make_backup_name(now_ms: int, name: str) -> str:
-    """Return the name of a backup of the V2 refs below `overwritten/`. The newest sorts first."""
+    """Return a name below `overwritten/` for a backup of the repo info file. Newer names sort first."""
     return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
 
 
 def get_backup_time_us(name: str) -> int:
-    """Return the time of a backup of the V2 refs, from its name."""
+    """Return the time of a repo info backup, parsed from its name, in microseconds."""
     return (_YEAR_3000_MS - int(name.split(".")[-2])) * 1000
 
 
