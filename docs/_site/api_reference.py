@@ -72,32 +72,32 @@ TOPICS = (
     Topic(
         "conflicts",
         "Conflicts and merging",
-        "Rebases and merges report conflicts as values, and solvers decide them.",
+        "Rebases and merges report conflicts as objects, and solvers resolve them.",
         ("icefloe.conflicts", "icefloe.feeds"),
     ),
     Topic(
         "storage",
         "Storage",
-        "Functions that describe where a repository is stored, and settings of the requests.",
+        "Functions that describe where a repository is stored, and settings for requests to the storage.",
         ("icefloe.storage",),
     ),
     Topic(
         "credentials",
         "Credentials",
-        "How requests to object stores are signed.",
+        "Credentials with which requests to object stores are signed.",
         ("icefloe.credentials",),
     ),
     Topic(
         "configuration",
         "Configuration",
-        "Settings that are stored with a repository, or given when it is opened.",
+        "Settings that are stored in a repository, or passed when you open it.",
         ("icefloe.config",),
         first=("RepositoryConfig",),
     ),
     Topic(
         "maintenance",
         "Maintenance and integrity",
-        "Policies and reports of retention, verification, repair and clones. The operations are methods of `Repository`.",
+        "Policies and reports for retention, verification, repair and clones. The operations are methods of `Repository`.",
         ("icefloe.maintenance", "icefloe._internal.table"),
     ),
     Topic(
@@ -146,7 +146,7 @@ TOPICS = (
     Topic(
         "other",
         "Logging and compatibility",
-        "Logs, telemetry, and the use of icefloe in place of `icechunk`.",
+        "Logs, telemetry, and using icefloe in place of `icechunk`.",
         ("icefloe._internal.logs", "icefloe.about", "icefloe.compatibility", "icefloe._version"),
     ),
 )

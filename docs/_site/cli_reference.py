@@ -19,7 +19,8 @@ _INTRODUCTION = """\
 
 ## Arguments that all commands share
 
-The repository comes first. Only `icefloe ingest SOURCES... REPO` takes the sources before it.
+The first argument is usually the repository. Commands that add data take the sources first, as in
+`icefloe ingest SOURCES... REPO`.
 
 | argument | meaning |
 | --- | --- |
@@ -37,19 +38,19 @@ The repository comes first. Only `icefloe ingest SOURCES... REPO` takes the sour
 | --- | --- |
 | `main`, `v1.0` | a branch or a tag |
 | `1CECHNKREP0F1RSTCMT0`, `1CECH` | a snapshot id, or the beginning of one |
-| `main@2024-05-01`, `main@7d` | a branch at a time, or a period ago |
+| `main@2024-05-01`, `main@7d` | a branch at a given time, or seven days ago |
 | `main~2` | two commits before `main` |
-| `branch:NAME`, `tag:NAME`, `snapshot:ID` | the same without ambiguity |
+| `branch:NAME`, `tag:NAME`, `snapshot:ID` | a branch, tag or snapshot, even if a name is ambiguous |
 
 ## Output
 
 Results go to standard output. Progress and errors go to standard error. An operation that takes longer than two
-seconds shows its progress, speed and remaining time: as a bar on a terminal, as lines elsewhere. Colours are off if
+seconds shows its progress, speed and remaining time: as a bar on a terminal, otherwise as lines. Colours are off if
 `NO_COLOR` is set.
 
-With `--json`, standard output contains exactly one JSON document, also after an error:
+With `--json`, standard output contains exactly one JSON document, even after an error:
 `{"error": "...", "kind": "...", "exit_code": 3}`. [Error kinds](errors.md) lists the values of `kind`. Times are ISO 8601
-strings; numbers that JSON lacks are strings as in Zarr (`"NaN"`, `"-Infinity"`).
+strings; numbers that JSON cannot represent are strings, as in Zarr (`"NaN"`, `"-Infinity"`).
 
 ## Exit codes
 
@@ -60,7 +61,7 @@ strings; numbers that JSON lacks are strings as in Zarr (`"NaN"`, `"-Infinity"`)
 | 2 | wrong usage: an option, a region or a name |
 | 3 | not found: the repository, a branch or tag, a snapshot, an array |
 | 4 | conflict: somebody else was first, or the name is taken |
-| 5 | the command finished, and a check failed: `verify`, `doctor`, or a check of an ingest |
+| 5 | the command finished, but a check failed: `verify`, `doctor`, or a check of an ingest |
 | 130 | stopped by Ctrl-C |
 | 129, 143 | stopped by SIGHUP (the terminal was closed) or SIGTERM (a scheduler) |
 | 141 | the reader of the output closed it, as `head` does |

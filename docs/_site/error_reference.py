@@ -21,8 +21,8 @@ _INTRODUCTION = """\
 # Error kinds
 
 Every error of icefloe is an [`IcechunkError`][icefloe.IcechunkError] with a stable `kind`, a message and often a `hint`
-that names the remedy. Compare `error.kind` in programs; messages may change. With `--json`, the command line prints the
-kind of an error, too.
+that names the remedy. In programs, compare `error.kind`, because messages may change. With `--json`, the command line also
+prints the kind of an error.
 
 ```python
 import icefloe
@@ -34,11 +34,12 @@ except icefloe.IcechunkError as error:
     print(type(error).__name__, error.kind, error.message)
 ```
 
-Some sections below show code. It runs when this page is built, and the message is the one that it raised. There, `repo`
-has an array `t` of four chunks and a group `g`, and `session` is a writable session on `main`. Looking for an error of an
-ingest, of Spark or of the command line? See [troubleshooting](../how-to/troubleshooting.md).
+Some sections below show code that raises the error. The code runs when this page is built, so the messages are up to
+date. In this code, `repo` is a repository with a group `g` and an array `t` of four chunks, and `session` is a writable
+session on `main`. For errors of ingests, Spark or the command line, see
+[troubleshooting](../how-to/troubleshooting.md).
 """
-_RESERVED = "Kinds of the official library that icefloe never raises, kept so that programs can name them: "
+_RESERVED = "icefloe never raises these kinds of the official library. They exist so that programs can refer to them: "
 
 
 @dataclass(frozen=True, slots=True)
