@@ -412,7 +412,7 @@ def _parse_zone_seconds(zone: str | None) -> int:
 
 
 def _count_days(year: int, month: int, day: int, calendar: str) -> int:
-    """Return the number of days between 1970-01-01 and dates in a calendar."""
+    """Return the number of days between 1970-01-01 and a date in a calendar."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
         return int((year - 1970) * before[-1] + before[month - 1] + day - 1)

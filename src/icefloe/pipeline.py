@@ -1,4 +1,4 @@
-"""The pipeline on Spark, or another executor: ingest files, and keep derived arrays up to date."""
+"""Run pipelines on Spark or another executor: ingest files, and keep derived arrays up to date."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def ingest_files(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> IngestReport:
-    """Ingest files into a repository in parallel, each of them exactly once.
+    """Ingest files into a repository in parallel, each file exactly once.
 
-    Data is written to a staging branch. The target branch moves when everything is written and checked,
-    and does not move if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
+    Data is written to a staging branch. The target branch moves only after everything has been written and
+    checked, and not at all if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
 
     Parameters
     ----------
@@ -74,11 +74,12 @@ def ingest_files(
         is work to do. By default the active Spark session, otherwise Spark in local mode, otherwise (if
         pyspark or Java is not available) processes on this machine.
     concat_dim
-        The dimension along which to concatenate files. By default inferred from their coordinates.
+        The dimension along which to concatenate files. By default it is inferred from their coordinates.
     chunks
-        Cells per chunk by dimension, -1 for all. By default as in the files, with very small chunks enlarged.
+        The chunk size in cells by dimension; -1 for the whole dimension. By default as in the files, with
+        very small chunks enlarged.
     shards
-        Cells per shard by dimension. By default there are no shards.
+        The shard size in cells by dimension. By default there are no shards.
     codec
         `zstd`, `zstd:9`, `blosc:lz4:5`, `gzip:6` or `none`.
     mode
@@ -99,16 +100,16 @@ def ingest_files(
     source_group
         The group of the files to read.
     open_options
-        Further arguments of `xarray.open_dataset`.
+        Keyword arguments passed to `xarray.open_dataset`.
     compat, data_vars, coords, join
         As in `xarray.open_mfdataset`.
     commit_every
         The number of files per commit. By default there is one commit for all files, or several if one would
         change more than 40 million chunks.
     on_bad_file
-        Whether an unreadable file makes the ingest fail, or is skipped and reported.
+        "stop" to make the ingest fail if a file is unreadable, or "skip" to skip and report the file.
     on_change
-        Whether files that changed since they were ingested are only reported, or ingested again.
+        "report" to only report files that changed since they were ingested, or "ingest" to ingest them again.
     append_order
         If other writers extended the same arrays during the ingest, append its rows to theirs by moving
         references: by label ("sorted"), after their rows ("commit"), or only if all labels follow theirs
@@ -116,32 +117,32 @@ def ingest_files(
     checks
         Conditions for publishing: names, or `Check` objects.
     memory_bytes
-        What a task may hold, in addition to the interpreter and its modules.
+        The memory limit of a task in bytes, in addition to the interpreter and its modules.
     manifest_references
         The number of references above which a virtual array is split into several manifests.
     dry_run
-        Report what would be done, and write nothing.
+        Report what would be done without writing anything.
     progress
-        Receives a label, the number of items done and their total.
+        A callback that receives a label, the number of items done and the total number.
     storage_options
-        Options of `storage_from_url` for the repository, if `repo` is a path or URL.
+        Keyword arguments for `storage_from_url` to open the repository, if `repo` is a path or URL.
     source_options
-        Options of `storage_from_url` for remote sources.
+        Keyword arguments for `storage_from_url` to open remote sources.
 
     Returns
     -------
     IngestReport
-        The files that were ingested, known, changed or skipped, and the results of the checks.
+        The files that were ingested, already known, changed or skipped, and the results of the checks.
 
     Raises
     ------
     InvalidInputError
         If an option is invalid, or files cannot be read or combined.
     ConflictError
-        If others kept changing the same arrays.
+        If other writers kept changing the same arrays.
     """
     options = parse_arguments(locals())
-    # Derived arrays need none of these, and a run with nothing to do should start quickly.
+    # These are not needed for derived arrays, and a run with nothing to do should start quickly.
     from icefloe.ingest.discover.sources import discover
     from icefloe.ingest.job import ingest
     from icefloe.ingest.publish.audit import refuse_unrunnable
@@ -167,7 +168,7 @@ def derive_arrays(
     progress: Progress | None = None,
     authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
 ) -> DeriveReport:
-    """Update derived arrays: compute the chunks whose inputs changed, and keep the others.
+    """Update derived arrays: recompute the chunks whose inputs changed, and keep all others.
 
     Everything is computed and audited before one commit makes it visible. If nothing changed, no executor
     starts and nothing is committed.
@@ -175,33 +176,33 @@ def derive_arrays(
     Parameters
     ----------
     recipe
-        Path of a YAML file, or a mapping of the same form. Relative paths start at the folder of the file,
-        or at the current folder. A repository, or the path or URL of one, stands for the recipes of all
-        arrays that were derived on its branch `main`.
+        The path of a YAML file, or a mapping of the same form. Relative paths are relative to the folder of
+        the file, or to the current folder. If it is a repository, or the path or URL of one, all derived
+        arrays on its branch `main` are updated.
     executor
         The executor that runs the tasks. By default the active Spark session, otherwise Spark in local mode,
         otherwise (if pyspark or Java is not available) processes on this machine.
     full
         Compute all chunks, even if their inputs did not change.
     strict
-        Raise an error instead of computing all chunks of an existing output again.
+        Raise an error instead of recomputing all chunks of an existing output.
     dry_run
-        Report what would be done, and write nothing.
+        Report what would be done without writing anything.
     allow_module
-        Modules whose functions may run although only the repository names them. Functions that a recipe file
-        or mapping names always may.
+        Modules whose functions may run even if only the repository names them. Functions named by a recipe
+        file or mapping may always run.
     memory_bytes
-        What a task may hold, in addition to the interpreter and its modules.
+        The memory limit of a task in bytes, in addition to the interpreter and its modules.
     progress
-        Receives a label, the number of items done and their total.
+        A callback that receives a label, the number of items done and the total number.
     authorize_virtual_chunk_access
         The containers whose virtual chunks may be read, with credentials, as in `Repository.open`. A
-        repository that is given as an object reads what it was opened for.
+        repository that is passed as an object uses the authorization that it was opened with.
 
     Returns
     -------
     DeriveReport
-        Numbers of chunks that were computed, moved and kept.
+        The numbers of chunks that were recomputed, moved and kept.
 
     Raises
     ------
@@ -210,7 +211,7 @@ def derive_arrays(
     NodeNotFoundError
         If an input does not exist.
     ConflictError
-        If others kept changing the same arrays.
+        If other writers kept changing the same arrays.
 
     Examples
     --------
@@ -249,7 +250,7 @@ def run_recipe(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> DeriveReport:
-    """Run the pipeline of `derive_arrays` for a recipe, with repositories that a function opens."""
+    """Run the pipeline of `derive_arrays` for a recipe. `open_repository` opens its repositories."""
     if executor is not None and progress is not None:
         executor = executor.with_progress(progress)
     if not isinstance(recipe, Mapping | Repository):

@@ -1,4 +1,4 @@
-"""The `Repository` class: open, create, branches, tags, history, sessions and maintenance."""
+"""The `Repository` class: opening, creating, branches, tags, history, sessions and maintenance."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ _THREADS = 64
 class Repository(Shown):
     """A repository: a versioned hierarchy of Zarr groups and arrays.
 
-    Use `create`, `open` or `open_or_create` to get a repository, and sessions to read and write its arrays.
-    Pickles of a repository contain the credentials of its storage.
+    Use `create`, `open` or `open_or_create` to get a repository, and sessions to read and write its arrays. A
+    pickled repository contains its storage credentials.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Repository(Shown):
         trusted: frozenset[str],
         disk_cache: DiskCache | None,
     ) -> Repository:
-        """Create a repository from its opened parts."""
+        """Create a repository object from its opened parts."""
         handle = Handle(storage, opened.layout, opened.config, authorized, trusted, disk_cache)
         return cls(opened, handle, attribution)
 
@@ -186,14 +186,14 @@ class Repository(Shown):
         config
             Configuration to store in the repository; the default configuration is not stored.
         authorize_virtual_chunk_access
-            Credentials by the URL prefix of virtual chunk containers. Virtual chunks of other containers are
+            Credentials for virtual chunk containers, by URL prefix. Virtual chunks in other containers are
             not read.
         spec_version
-            Version of the format; the newest by default.
+            The format version; the newest by default.
         check_clean_root
             If False, the location may contain other objects.
         attribution
-            Identification of the client, which is sent with requests.
+            An identification of the client, which is sent with requests.
         disk_cache
             A folder in which to cache remote data, or a `DiskCache`. It is not stored in the repository.
 
@@ -206,7 +206,7 @@ class Repository(Shown):
         InvalidInputError
             If the location is not empty.
         ConflictError
-            If there is a repository.
+            If the location already contains a repository.
         """
         from icefloe.core.create import create_parts
 
@@ -246,12 +246,12 @@ class Repository(Shown):
         storage
             The location of the repository.
         config
-            Configuration that overrides the stored one.
+            Configuration that overrides the stored configuration.
         authorize_virtual_chunk_access
-            Credentials by the URL prefix of virtual chunk containers. Virtual chunks of other containers are
+            Credentials for virtual chunk containers, by URL prefix. Virtual chunks in other containers are
             not read.
         attribution
-            Identification of the client, which is sent with requests.
+            An identification of the client, which is sent with requests.
         disk_cache
             A folder in which to cache remote data, or a `DiskCache`. It is not stored in the repository.
 
@@ -292,16 +292,16 @@ class Repository(Shown):
         storage
             The location of the repository.
         config
-            Configuration that overrides the stored one, or that is stored in a new repository.
+            Configuration that overrides the stored configuration, or that is stored in a new repository.
         authorize_virtual_chunk_access
-            Credentials by the URL prefix of virtual chunk containers. Virtual chunks of other containers are
+            Credentials for virtual chunk containers, by URL prefix. Virtual chunks in other containers are
             not read.
         create_version
-            Version of the format of a new repository; the newest by default.
+            The format version of a new repository; the newest by default.
         check_clean_root
             If False, the location of a new repository may contain other objects.
         attribution
-            Identification of the client, which is sent with requests.
+            An identification of the client, which is sent with requests.
         disk_cache
             A folder in which to cache remote data, or a `DiskCache`. It is not stored in the repository.
 
@@ -327,7 +327,7 @@ class Repository(Shown):
                     disk_cache=disk_cache,
                 )
             except (ConflictError, InvalidInputError):
-                if find_layout(storage, ALL_LAYOUTS) is None:  # not created by another writer meanwhile
+                if find_layout(storage, ALL_LAYOUTS) is None:  # not created by another writer in the meantime
                     raise
         return cls.open(storage, config, authorize_virtual_chunk_access, attribution, disk_cache=disk_cache)
 
@@ -356,7 +356,7 @@ class Repository(Shown):
     def fetch_spec_version(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
-        """Return the version of the format of a repository.
+        """Return the format version of a repository.
 
         Parameters
         ----------
@@ -416,7 +416,7 @@ class Repository(Shown):
         Returns
         -------
         Repository
-            A new object. This one does not change.
+            A new object. The current one does not change.
         """
         replaced = config is not None and config.virtual_chunk_containers is not None
         trusted = list_containers(config) if replaced else self._handle.trusted
@@ -428,7 +428,9 @@ class Repository(Shown):
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None,
         trusted: frozenset[str],
     ) -> Repository:
-        """Reopen, and send credentials to the endpoints of the containers with `trusted` URL prefixes."""
+        """Reopen the repository, and send credentials to the endpoints of containers with `trusted` URL
+        prefixes.
+        """
         merged = copy.deepcopy(self._opened.config)
         if config is not None:
             merged = merged.merge(config)
@@ -442,7 +444,7 @@ class Repository(Shown):
         )
 
     def _bypass_disk_cache(self) -> Repository:
-        """Return the same repository, or one that reads only from its storage."""
+        """Return a repository that reads directly from its storage: this one if it has no disk cache."""
         if self._handle.disk_cache is None:
             return self
         other = copy.copy(self)
@@ -457,7 +459,7 @@ class Repository(Shown):
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the repository configuration in effect. Change it with `reopen`."""
+        """A copy of the configuration in effect. Use `reopen` to change it."""
         return copy.deepcopy(self._config_in_effect)
 
     @cached_property
@@ -473,25 +475,25 @@ class Repository(Shown):
 
     @property
     def disk_cache(self) -> DiskCache | None:
-        """The disk cache in which this client keeps remote data of the repository."""
+        """The disk cache in which this client keeps remote data."""
         return self._handle.disk_cache
 
     @property
     def attribution(self) -> Attribution:
-        """The attribution of the repository's requests, which identifies the client."""
+        """The identification of the client, which is sent with the repository's requests."""
         return self._attribution
 
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
-        """The URL prefixes below which the repository is authorized to read virtual chunks."""
+        """The URL prefixes of the virtual chunk containers that the repository is authorized to read."""
         return set(self._handle.authorized)
 
     @property
     def virtual_read_limits(self) -> ReadLimits:
-        """The limits for combining reads of neighbouring virtual chunks of a file. Assign a value to change
+        """The limits for combining reads of neighbouring virtual chunks in a file. Assign a value to change
         them.
 
-        The limits belong to this object, its sessions and their pickles. They are not stored in the
+        The limits apply to this object, its sessions and their pickles. They are not stored in the
         repository.
         """
         return self._handle.read_limits
@@ -503,7 +505,7 @@ class Repository(Shown):
 
     @property
     def spec_version(self) -> SpecVersion:
-        """The version of the repository's format. Formats before version 1 are reported as version 1."""
+        """The format version of the repository. Formats before version 1 are reported as version 1."""
         return _to_public_version(self._refs.spec)
 
     def tree(self) -> Tree:
@@ -517,23 +519,23 @@ class Repository(Shown):
         return render_overview(self._refs, self._assets, self.storage)
 
     def save_config(self) -> None:
-        """Store the configuration in effect in the repository."""
+        """Store the current configuration in the repository."""
         self._refs.save_config(self._opened.config.to_plain())
 
     save_config_async = async_twin(save_config)
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
-        """Set metadata for all commits of later sessions that this repository object opens.
+        """Set metadata for all commits of sessions that this repository object opens from now on.
 
         Parameters
         ----------
         metadata
-            Values that can be represented as JSON, by name.
+            JSON-serializable values, by name.
         """
         self._commit_metadata = normalize_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
-        """Return the metadata for commits of new sessions of this repository object.
+        """Return the metadata that is added to the commits of new sessions.
 
         Returns
         -------
@@ -560,19 +562,19 @@ class Repository(Shown):
         Parameters
         ----------
         metadata
-            Values that can be represented as JSON, by name.
+            JSON-serializable values, by name.
         """
         self._refs.set_metadata(normalize_metadata(metadata))
 
     set_metadata_async = async_twin(set_metadata)
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Add or replace entries of the metadata of the repository.
+        """Add or replace entries in the metadata of the repository.
 
         Parameters
         ----------
         metadata
-            Values that can be represented as JSON, by name.
+            JSON-serializable values, by name.
 
         Returns
         -------
@@ -584,7 +586,7 @@ class Repository(Shown):
     update_metadata_async = async_twin(update_metadata)
 
     def get_status(self) -> RepoStatus:
-        """Return whether the repository is online or read-only.
+        """Return the status of the repository: online or read-only, with the reason.
 
         Returns
         -------
@@ -753,7 +755,7 @@ class Repository(Shown):
     reset_branch_async = async_twin(reset_branch)
 
     def delete_branch(self, branch: str) -> None:
-        """Delete a branch. Its snapshots stay until garbage collection.
+        """Delete a branch. Its snapshots are kept until garbage collection.
 
         Parameters
         ----------
@@ -773,23 +775,24 @@ class Repository(Shown):
     ) -> None:
         """Protect a branch: its history can be extended, but not rewritten.
 
-        Commits, merges and resets to a later snapshot are allowed. Amending, squashing, deletion and resets
-        to other snapshots are refused, in the same conditional write. A branch can have checks: each new
-        snapshot is written without a branch and checked, and then the branch moves. The protection and the
-        checks are stored in the metadata of the repository; other clients ignore them.
+        Commits, merges and resets to a later snapshot are allowed. Amending, squashing, deleting and other
+        resets are refused by the same conditional write that would make the change. A branch can have checks:
+        each new snapshot is first written without a branch, and the branch moves only after the checks have
+        passed. The protection and the checks are stored in the metadata of the repository. Other clients
+        ignore them.
 
         Parameters
         ----------
         branch
             The branch.
         sql
-            Queries that return offending rows of the new snapshot, `this`, or count them; they run in the
-            built-in SQL engine. They replace the queries that the branch has; None keeps those.
+            Queries that return or count offending rows of the new snapshot, called `this`. They run in the
+            built-in SQL engine. They replace the existing queries of the branch; None keeps those.
         python
             Functions, or their names `module:function`, that take a read-only session of the new snapshot.
-            They return True or None if the snapshot is good, and False or a message otherwise. They replace
-            the functions that the branch has; None keeps those. The repository stores their names only, and
-            other processes import them after `icefloe.allow_check_modules`.
+            They return True or None if the snapshot is valid, and False or a message otherwise. They replace
+            the existing functions of the branch; None keeps those. The repository stores only their names.
+            Other processes import them only after a call of `icefloe.allow_check_modules`.
 
         Raises
         ------
@@ -798,7 +801,7 @@ class Repository(Shown):
         InvalidInputError
             If a check is invalid.
         FormatError
-            If the repository has version 1 of the format.
+            If the repository has format version 1.
 
         Examples
         --------
@@ -817,7 +820,7 @@ class Repository(Shown):
     protect_async = async_twin(protect)
 
     def unprotect(self, branch: str) -> None:
-        """End the protection of a branch, and remove its checks.
+        """Remove the protection of a branch, including its checks.
 
         Parameters
         ----------
@@ -841,19 +844,19 @@ class Repository(Shown):
     protected_branches_async = async_twin(protected_branches)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Create a tag, a permanent name of a snapshot.
+        """Create a tag, a permanent name for a snapshot.
 
         Parameters
         ----------
         tag
-            The name of the tag. Names of deleted tags cannot be used again.
+            The name of the tag. The names of deleted tags cannot be reused.
         snapshot_id
             The snapshot.
 
         Raises
         ------
         AlreadyExistsError
-            If the tag exists or existed.
+            If the tag exists, or existed and was deleted.
         """
         self._refs.create_tag(tag, SnapshotId.parse(snapshot_id))
 
@@ -871,7 +874,7 @@ class Repository(Shown):
     list_tags_async = async_twin(list_tags)
 
     def lookup_tag(self, tag: str) -> str:
-        """Return the id of the snapshot of a tag.
+        """Return the id of the snapshot that a tag points to.
 
         Parameters
         ----------
@@ -892,7 +895,7 @@ class Repository(Shown):
     lookup_tag_async = async_twin(lookup_tag)
 
     def delete_tag(self, tag: str) -> None:
-        """Delete a tag. Its name cannot be used again.
+        """Delete a tag. Its name cannot be reused.
 
         Parameters
         ----------
@@ -917,9 +920,9 @@ class Repository(Shown):
     ) -> MergeResult:
         """Merge a version into a branch.
 
-        If the branch has no commits of its own, it moves forward to the version. Otherwise both are compared,
-        chunk by chunk, with their last common snapshot, and the changes of the version become one commit on
-        the branch.
+        If the branch has no commits of its own, it is fast-forwarded to the version. Otherwise both are
+        compared with their last common snapshot, chunk by chunk, and the changes of the version become one
+        commit on the branch.
 
         Parameters
         ----------
@@ -930,8 +933,8 @@ class Repository(Shown):
         message, metadata
             The message and metadata of the commit, if one is needed.
         strategy
-            How to resolve conflicts: "ours" keeps the version of the branch, "theirs" takes that of the
-            source, and "fail" raises an error. An `AppendSolver` keeps the rows that both appended.
+            How to resolve conflicts: "ours" keeps the data of the branch, "theirs" takes the data of the
+            source, and "fail" raises an error. An `AppendSolver` keeps the rows that both sides appended.
         dry_run
             Report the result, including conflicts, without writing anything.
 
@@ -942,9 +945,9 @@ class Repository(Shown):
         Raises
         ------
         MergeConflictError
-            If there are conflicts and the strategy is "fail". Contains a table of the conflicts.
+            If there are conflicts and the strategy is "fail". The error contains a table of the conflicts.
         AppendConflictError
-            If an `AppendSolver` cannot combine the rows of both.
+            If an `AppendSolver` cannot combine the rows of both sides.
         """
         plain = normalize_metadata(metadata or {})
         return self._branching().merge(
@@ -971,7 +974,7 @@ class Repository(Shown):
         branch
             The branch to commit to.
         message
-            The message of the commit; that of the snapshot by default.
+            The commit message; by default, that of the snapshot.
         strategy, dry_run
             See `merge`.
 
@@ -1010,8 +1013,8 @@ class Repository(Shown):
         message
             The message of the commit.
         strategy
-            See `merge`. It is a conflict if a later commit changed the same data: "ours" keeps the later
-            change, "theirs" undoes it as well.
+            See `merge`. If a later commit changed the same data, this is a conflict: "ours" keeps the later
+            change, and "theirs" undoes it as well.
         dry_run
             See `merge`.
 
@@ -1032,8 +1035,8 @@ class Repository(Shown):
     def squash(self, snapshot_id: str, *, branch: str, message: str | None = None) -> str:
         """Replace all snapshots of a branch after a given one with a single snapshot.
 
-        The replaced snapshots stay until garbage collection, or as long as other branches and tags refer to
-        them. Sessions that started at one of them cannot be rebased any more.
+        The replaced snapshots are kept until garbage collection, or for as long as other branches and tags
+        refer to them. Sessions that started at one of them can no longer be rebased.
 
         Parameters
         ----------
@@ -1042,7 +1045,7 @@ class Repository(Shown):
         branch
             The branch to squash.
         message
-            The message of the new snapshot; by default all replaced messages.
+            The message of the new snapshot; by default, all replaced messages.
 
         Returns
         -------
@@ -1089,7 +1092,7 @@ class Repository(Shown):
     lookup_snapshot_async = async_twin(lookup_snapshot)
 
     def committed_versions(self, app: str, *, branch: str = "main") -> CommittedVersions:
-        """Return the versions of an application that a branch contains, as its commit keys record them.
+        """Return the versions of an application that a branch contains, as recorded by its commit keys.
 
         Parameters
         ----------
@@ -1101,7 +1104,8 @@ class Repository(Shown):
         Returns
         -------
         CommittedVersions
-            The last version and the digest of its data. `version in result` says if a version was committed.
+            The last version and the digest of its data. `version in result` is True if a version was
+            committed.
 
         Examples
         --------
@@ -1163,7 +1167,7 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         plain: bool = False,
     ) -> AncestryGraph:
-        """Draw the history of a snapshot, or of all branches of the repository.
+        """Draw the history of a snapshot, or of all branches, as a graph.
 
         Parameters
         ----------
@@ -1175,7 +1179,7 @@ class Repository(Shown):
         Returns
         -------
         AncestryGraph
-            The graph. `print` shows it as text, notebooks show it as an image.
+            The graph. `print` shows it as text, and notebooks show it as an image.
         """
         given = (branch, tag, snapshot_id)
         tip = None if given == (None, None, None) else self._resolve(*given)
@@ -1197,7 +1201,7 @@ class Repository(Shown):
         return AsyncCloseableIterator(iterate_ops_log(self._refs))
 
     def ops_log_async(self) -> AsyncCloseableIterator[Update]:
-        """Iterate over the operations on the repository, newest first; the same as `ops_log`.
+        """Iterate over the operations on the repository, newest first. This is the same as `ops_log`.
 
         Returns
         -------
@@ -1253,7 +1257,7 @@ class Repository(Shown):
         Returns
         -------
         dict
-            The content in the official form, for inspection.
+            The content in the same form as in the official package.
         """
         from icefloe.history.inspect import inspect_snapshot
 
@@ -1267,7 +1271,7 @@ class Repository(Shown):
         Returns
         -------
         dict
-            The content in the official form, for inspection.
+            The content in the same form as in the official package.
         """
         from icefloe.history.inspect import inspect_repo_info
 
@@ -1287,7 +1291,7 @@ class Repository(Shown):
         Returns
         -------
         dict
-            The content in the official form, for inspection.
+            The content in the same form as in the official package.
         """
         from icefloe.history.inspect import inspect_manifest
 
@@ -1306,7 +1310,7 @@ class Repository(Shown):
         Returns
         -------
         dict
-            The content in the official form, for inspection.
+            The content in the same form as in the official package.
         """
         from icefloe.history.inspect import inspect_transaction_log
 
@@ -1332,7 +1336,7 @@ class Repository(Shown):
         branch, tag, snapshot_id
             The snapshot: the tip of a branch, the snapshot of a tag, or a snapshot id. Pass one of them.
         as_of
-            With `branch`: its newest snapshot that is not later than this time.
+            With `branch`: select its newest snapshot that is not later than this time.
 
         Returns
         -------
@@ -1361,7 +1365,7 @@ class Repository(Shown):
         branch
             The name of the branch.
         collect_statistics
-            After the commit, read the changed chunks and record their statistics.
+            If True, read the changed chunks after the commit and record their statistics.
 
         Returns
         -------
@@ -1437,11 +1441,11 @@ class Repository(Shown):
         message, metadata
             The message and metadata of the commit.
         rebase_with
-            Resolves conflicts with concurrent commits; by default they raise an error.
+            A solver for conflicts with concurrent commits; by default, conflicts raise an error.
         rebase_tries
             The maximum number of attempts to rebase.
         collect_statistics
-            After the commit, read the changed chunks and record their statistics.
+            If True, read the changed chunks after the commit and record their statistics.
 
         Yields
         ------
@@ -1481,15 +1485,17 @@ class Repository(Shown):
         return session
 
     def group_commits(self, *, max_delay_ms: float | None = 20.0) -> None:
-        """Combine concurrent commits of this process to one branch into one snapshot.
+        """Combine concurrent commits of this process to the same branch into one snapshot.
 
-        Sessions that are opened afterwards commit together: the first one waits for others, and commits that
-        do not conflict share a snapshot, whose metadata lists them. A commit that conflicts fails alone.
+        Sessions opened afterwards commit together. The first commit waits for others, and commits without
+        conflicts share a snapshot whose metadata lists them. A conflicting commit fails without affecting the
+        others.
 
         Parameters
         ----------
         max_delay_ms
-            The time that a commit waits for others. None commits each session on its own, as by default.
+            How long a commit waits for others, in milliseconds. None, the default behaviour, commits each
+            session separately.
         """
         from icefloe.core.merge.group_commit import GroupCommits
 
@@ -1498,10 +1504,10 @@ class Repository(Shown):
     # Maintenance. Its modules are imported on demand, so that opening a repository is fast.
 
     def with_executor(self, executor: Executor) -> Repository:
-        """Return the same repository with an executor for its maintenance.
+        """Return the same repository with an executor for its maintenance operations.
 
-        Objects are read, copied and decoded on the executor, for example on Spark. This process moves refs
-        and deletes objects.
+        Objects are read, copied and decoded on the executor, for example on Spark. Only this process moves
+        refs and deletes objects.
 
         Parameters
         ----------
@@ -1518,19 +1524,21 @@ class Repository(Shown):
 
     @property
     def executor(self) -> Executor | None:
-        """The executor for maintenance of the repository, or None for threads."""
+        """The executor for maintenance operations, or None for threads."""
         return self._executor
 
     def _threads(self, max_concurrent_requests: int = _THREADS) -> Executor:
-        """Return the executor of this repository, or one with this many threads."""
+        """Return the executor of this repository, or a new one with this many threads."""
         return self._executor or ThreadExecutor(max_concurrent_requests)
 
     def _make_readers(self, max_concurrent_requests: int = _THREADS) -> Executor:
-        """Return the executor for small files: without threads if the storage is local or in memory."""
+        """Return the executor for reading small files. It uses no threads if the storage is local or in
+        memory.
+        """
         return self._threads(1 if self._assets.storage.answers_at_once else max_concurrent_requests)
 
     def _require_present_format(self, what: str, *, writable: bool = False) -> None:
-        """Raise an error for formats before version 1, or for a read-only repository."""
+        """Raise an error if the repository has a format before version 1 or is read-only."""
         if not self._refs.spec.writable:
             raise read_only_format(what)
         if writable:
@@ -1549,10 +1557,10 @@ class Repository(Shown):
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
     ) -> set[str]:
-        """Remove snapshots that were written before a time from the history.
+        """Remove snapshots that were written before a given time from the history.
 
-        The tip of main is kept, and so are the tips of other branches and of tags unless these may be
-        deleted. The data stays until the next garbage collection.
+        The tip of main is always kept. The tips of other branches and of tags are kept unless these refs may
+        be deleted. The data is kept until the next garbage collection.
 
         Parameters
         ----------
@@ -1582,18 +1590,18 @@ class Repository(Shown):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> RetentionReport:
-        """Remove the snapshots that a policy does not keep from the history.
+        """Remove the snapshots that a retention policy does not keep from the history.
 
-        The data stays until the next garbage collection. The parent of a kept snapshot becomes its nearest
-        kept ancestor, and it inherits the transaction logs of the removed snapshots in between. With a time
-        instead of a policy, the result is that of `expire_snapshots`.
+        The data is kept until the next garbage collection. Each kept snapshot gets its nearest kept ancestor
+        as its parent, and inherits the transaction logs of the removed snapshots in between. A time instead
+        of a policy has the same effect as `expire_snapshots`.
 
         Parameters
         ----------
         policy
-            The rules for snapshots to keep, or a time: snapshots that were written before it are removed.
+            The rules that decide which snapshots to keep, or a time before which snapshots are removed.
         delete_expired_branches, delete_expired_tags
-            With a time: delete branches and tags whose snapshot expires, except main.
+            If `policy` is a time: delete branches and tags whose snapshot expires, except main.
         dry_run
             Only report which snapshots would be removed.
 
@@ -1629,16 +1637,16 @@ class Repository(Shown):
     ) -> ReclaimableStorage:
         """Count the objects that a garbage collection could delete after an expiration.
 
-        Pass one of the three arguments.
+        Pass exactly one of the arguments.
 
         Parameters
         ----------
         older_than
-            Assume `expire_snapshots` with this time.
+            The time that would be passed to `expire_snapshots`.
         policy
-            Assume `retain` with this policy.
+            The policy that would be passed to `retain`.
         kept
-            Assume that only the snapshots with these ids are kept.
+            The ids of the only snapshots that would be kept.
 
         Returns
         -------
@@ -1670,13 +1678,13 @@ class Repository(Shown):
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
     ) -> GCSummary:
-        """Delete objects that no snapshot uses and that were written before a time.
+        """Delete objects that no snapshot uses and that were written before a given time.
 
         Parameters
         ----------
         delete_object_older_than
-            Choose a time before the oldest open session was started, because its uncommitted chunks are not
-            in use yet.
+            Delete objects older than this. Choose a time before the oldest open session was started, because
+            its uncommitted chunks are not in use yet.
         dry_run
             Only count the objects to delete.
         max_snapshots_in_memory, max_compressed_manifest_mem_bytes, max_decoded_manifest_mem_bytes
@@ -1710,11 +1718,11 @@ class Repository(Shown):
     garbage_collect_async = async_twin(garbage_collect)
 
     def trim_ops_log(self, older_than: datetime, *, dry_run: bool = False) -> OpsLogTrim:
-        """Delete backups of the repo info file that contain only operations before a time.
+        """Delete backups of the repo info file that contain only operations before a given time.
 
-        Every change of the repository keeps the previous repo info file, in which the ops log continues. The
-        entries in the current file stay, and so do all snapshots. The ops log ends at the first backup that
-        was deleted.
+        Every change to the repository keeps the previous repo info file as a backup, in which the ops log
+        continues. The entries in the current file and all snapshots are kept. The ops log then ends at the
+        first deleted backup.
 
         Parameters
         ----------
@@ -1726,7 +1734,7 @@ class Repository(Shown):
         Returns
         -------
         OpsLogTrim
-            The deleted backups, and the number of operations that are left.
+            The deleted backups, and the number of remaining operations.
         """
         from icefloe.core.refs.v2 import RefStoreV2
         from icefloe.maintenance.ops_log import trim_ops_log
@@ -1767,7 +1775,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> ChunkStorageStats:
-        """Sum the bytes of all chunks to which branches and tags lead. Each chunk is counted once.
+        """Sum the sizes of all chunks reachable from branches and tags. Each chunk is counted once.
 
         Parameters
         ----------
@@ -1801,7 +1809,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats`.
+        """Sum the sizes of native chunks in bytes. Deprecated: use `chunk_storage_stats`.
 
         Parameters
         ----------
@@ -1830,7 +1838,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats_async`.
+        """Sum the sizes of native chunks in bytes. Deprecated: use `chunk_storage_stats_async`.
 
         Parameters
         ----------
@@ -1843,7 +1851,7 @@ class Repository(Shown):
         -------
         int
         """
-        # Not an async_twin: a warning from another thread would not name the line of the caller.
+        # Not an async_twin: a warning from another thread would not point to the caller's line.
         options = {name: value for name, value in locals().items() if name != "self"}
         warnings.warn(
             "total_chunks_storage_async is deprecated; use chunk_storage_stats_async",
@@ -1855,7 +1863,7 @@ class Repository(Shown):
     def storage_stats(
         self, by: Literal["array", "snapshot"] = "array", *, snapshot_id: str | None = None
     ) -> Table:
-        """Sum the bytes of chunks to which each array or each snapshot refers.
+        """Sum the sizes of the chunks that each array or each snapshot refers to.
 
         Parameters
         ----------
@@ -1929,28 +1937,28 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         dry_run: bool = False,
     ) -> WindowReport:
-        """Keep a window of the latest labels of a dimension, and drop the oldest labels in one commit.
+        """Keep only the latest labels along a dimension, and drop the oldest labels in one commit.
 
-        Chunks move by reference. So the window begins at the last label that keeps at least `keep` and starts
-        a chunk in every array with the dimension; arrays below 16 MiB are rewritten and do not count. Rows
-        are dropped in all groups that have a coordinate `dim`. If others append meanwhile, the window is cut
-        again.
+        Chunks are moved by reference. The window therefore starts at the last label that keeps at least
+        `keep` and lies on a chunk boundary in every array with the dimension, except that arrays below 16 MiB
+        are rewritten if necessary. Rows are dropped in all groups that have a coordinate `dim`. If other
+        writers append in the meantime, the window is computed again.
 
         Parameters
         ----------
         keep
-            The distance from the last label to the first one that is kept: a duration for times, otherwise a
+            The distance between the last label and the first label to keep: a duration for times, otherwise a
             number.
         dim
             The dimension.
         branch
             The branch to commit to.
         exact
-            Cut at the exact label. Everything that remains is rewritten if its chunks do not start there.
+            Cut exactly at this distance. Arrays in which no chunk starts there are rewritten.
         message, metadata
             The message and metadata of the commit.
         dry_run
-            Report what would be dropped, and change nothing.
+            Report what would be dropped without changing anything.
 
         Returns
         -------
@@ -1961,7 +1969,7 @@ class Repository(Shown):
         ------
         InvalidInputError
             If there is no common chunk boundary, labels are not ascending, or an array has a rectilinear
-            chunk grid. Nothing has changed then.
+            chunk grid. In these cases, nothing is changed.
         """
         from icefloe.maintenance.window import keep_window
 
@@ -1984,8 +1992,8 @@ class Repository(Shown):
         """Copy the repository to another storage, with the same ids, branches, tags and history.
 
         If the target is a clone of this repository, only new objects are copied. Call the method again to
-        resume an interrupted clone. Branches and tags are moved after all objects exist at the target in full
-        size. Virtual chunks and the ops log are not copied.
+        resume an interrupted clone. Branches and tags are moved only after all objects exist at the target in
+        their full size. The files of virtual chunks and the ops log are not copied.
 
         Parameters
         ----------
@@ -1996,15 +2004,15 @@ class Repository(Shown):
         depth
             Copy only this many of the newest snapshots of each branch and tag, and the first snapshot.
         read_back
-            Read every copy again and compare its bytes.
+            Read every copy back and compare it with the original.
         overwrite
-            Move branches even if commits of the target are lost.
+            Move branches even if commits at the target are lost.
         dry_run
             Only count the objects to copy.
         max_concurrent_requests, max_memory_bytes
             Limits for concurrent copies.
         progress
-            Called with the name of a folder, the number of copied objects, and the number of all objects.
+            A callback that receives the name of a folder, the number of copied objects and the total number.
 
         Returns
         -------
@@ -2013,7 +2021,7 @@ class Repository(Shown):
         Raises
         ------
         ConflictError
-            If a branch has other commits at the target and `overwrite` is False.
+            If a branch has commits at the target that the source lacks and `overwrite` is False.
         """
         from icefloe.maintenance.clone import CloneSelection, clone
         from icefloe.maintenance.copy_objects import CopyLimits
@@ -2052,9 +2060,9 @@ class Repository(Shown):
         dry_run: bool = False,
         max_concurrent_requests: int = _THREADS,
     ) -> VerifyReport:
-        """Verify that all objects to which branches and tags lead exist and are intact.
+        """Verify that all objects reachable from branches and tags exist and are intact.
 
-        Damage is reported, not raised.
+        Damage is reported and does not raise an error.
 
         Parameters
         ----------
@@ -2070,8 +2078,8 @@ class Repository(Shown):
             Also compare all objects with the checksums that `record_checksums` stored. Always done at level
             "chunks".
         incremental
-            Skip snapshots that an earlier incremental verification at this or a deeper level found intact.
-            The record is stored beside the repository, which must be writable.
+            Skip snapshots that an earlier incremental verification found intact at this level or a higher
+            one. The record of intact snapshots is stored next to the repository, which must be writable.
         dry_run
             Only count the snapshots to check.
         max_concurrent_requests
@@ -2106,16 +2114,16 @@ class Repository(Shown):
     verify_async = async_twin(verify)
 
     def record_checksums(self, *, progress: Progress | None = None) -> int:
-        """Record the checksums of all used objects that have none yet, for `verify`.
+        """Record checksums of all used objects that have none yet, for later comparison by `verify`.
 
-        Every such object is read once. The checksums are stored below `icefloe/`, which other readers and
-        garbage collection ignore. Run `verify("chunks")` first, because damaged objects are recorded as they
-        are.
+        Each of these objects is read once. The checksums are stored below `icefloe/`, which other readers and
+        garbage collection ignore. Run `verify("chunks")` first, because checksums of damaged objects are
+        recorded like any others.
 
         Parameters
         ----------
         progress
-            Called with a label, the number of read objects, and the number of all objects.
+            A callback that receives a label, the number of objects read and the total number.
 
         Returns
         -------
@@ -2137,7 +2145,7 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         arrays: Sequence[str] | None = None,
     ) -> StatisticsReport:
-        """Read the chunks that have no statistics yet, and record their statistics for queries.
+        """Read the chunks that have no statistics yet, and record statistics that speed up queries.
 
         The statistics are stored below `icefloe/statistics/`, which other readers and their garbage
         collection ignore. Chunks that have statistics are not read again.
@@ -2152,7 +2160,7 @@ class Repository(Shown):
         Returns
         -------
         StatisticsReport
-            The number of chunks that were read, and of those that had statistics.
+            The number of chunks that were read, and of those that already had statistics.
         """
         from icefloe.maintenance.statistics.collect import collect_statistics
 
@@ -2179,28 +2187,29 @@ class Repository(Shown):
     ) -> RepairReport:
         """Restore lost objects of a branch and its history, in one commit.
 
-        Missing transaction logs are computed from the snapshots before and after them. Earlier snapshots do
-        not change: verify the tip alone with `verify(branch=..., history=False)`, and expire the others.
+        Missing transaction logs are recomputed from the snapshots before and after them. Earlier snapshots do
+        not change, so verify only the tip with `verify(branch=..., history=False)`, and expire the earlier
+        snapshots.
 
         Parameters
         ----------
         branch
             The branch to repair.
         sources
-            A source of lost chunks, or one per array path: a function of the path of an array and the
-            coordinates of a chunk that returns stored bytes, values or None. See `ChunkSource.from_session`
-            and `icefloe.ingest.LedgerChunks`.
+            A source of lost chunks, or one per array path. It is a function that takes an array path and
+            chunk coordinates, and returns stored bytes, values or None. See `ChunkSource.from_session` and
+            `icefloe.ingest.LedgerChunks`.
         drop
             Delete references to chunks that no source has, so that they read as the fill value, and remove
-            lost snapshots from the history. By default both are left unchanged.
+            lost snapshots from the history. By default, these are left unchanged.
         checksums
             Also replace chunks whose bytes differ from the recorded checksum.
         virtual
             Also check the files of virtual references.
         relocate
-            New URL prefixes of such files, by old prefix. Implies `virtual`.
+            New URL prefixes for the files of virtual references, by old prefix. Implies `virtual`.
         dry_run
-            Only report the actions.
+            Only report what would be done.
         message
             The message of the commit.
 
@@ -2237,7 +2246,7 @@ class Repository(Shown):
             ) from None
 
     def _snapshot_id(self, text: str) -> SnapshotId:
-        """Parse a snapshot id. Ids of the draft format are longer."""
+        """Parse a snapshot id. Ids in the draft format are longer."""
         if self._refs.spec.writable:
             return SnapshotId.parse(text)
         from icefloe.legacy.codec.ids import parse_snapshot_id
@@ -2254,7 +2263,7 @@ class Repository(Shown):
 
 
 def _run_checks(opened: RepositoryParts, handle: Handle, move: CheckedMove) -> None:
-    """Check the snapshot that a protected branch moves to."""
+    """Run the checks on the snapshot that a protected branch would move to."""
     from icefloe.session import Session
 
     if not move.is_new and move.tip.parent_id is None:
@@ -2284,21 +2293,21 @@ def upgrade_icechunk_repository(
     delete_unused_v1_files: bool = True,
     prefetch_concurrency: int | None = None,
 ) -> Repository:
-    """Upgrade a repository from version 1 of the format to version 2, in place.
+    """Upgrade a repository from format version 1 to version 2, in place.
 
-    Snapshots, manifests, transaction logs and chunks stay as they are; branches, tags, history and
-    configuration move into one new file. Stop all writers first: if one of them commits meanwhile, the
-    upgrade is undone, and sessions that were opened before it cannot commit any more. Call the function again
-    to resume an upgrade that was interrupted while it deleted files of version 1.
+    Snapshots, manifests, transaction logs and chunks are unchanged. Branches, tags, history and configuration
+    move into one new file. Stop all writers first. If one of them commits during the upgrade, the upgrade is
+    undone. Sessions that were opened before the upgrade can no longer commit. Call the function again to
+    resume an upgrade that was interrupted while it deleted version 1 files.
 
     Parameters
     ----------
     repo
         The repository. This object cannot be used after the upgrade.
     dry_run
-        Read everything and write nothing.
+        Read everything without writing anything.
     delete_unused_v1_files
-        Delete the files that version 2 does not use.
+        Delete the version 1 files that version 2 does not use.
     prefetch_concurrency
         The number of snapshots to read at the same time.
 
@@ -2310,7 +2319,7 @@ def upgrade_icechunk_repository(
     Raises
     ------
     SessionStateError
-        If the repository does not have version 1 of the format.
+        If the repository does not have format version 1.
     ConflictError
         If a branch or tag changed during the upgrade.
     """
@@ -2333,7 +2342,7 @@ def upgrade_icechunk_repository(
 
 
 class _InvalidatedRepository(Repository):
-    """A repository object that was in use before an upgrade and can no longer be used."""
+    """Stands in for a repository object that was opened before an upgrade and can no longer be used."""
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -2363,7 +2372,7 @@ def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None)
 
 
 def _count_concurrent_reads(snapshots: int, compressed_bytes: int, decoded_bytes: int, requests: int) -> int:
-    """Return the number of files that may be read at once within all limits, for any file sizes."""
+    """Return how many files may be read at once within all limits, whatever their sizes."""
     _check_positive(
         max_snapshots_in_memory=snapshots,
         max_compressed_manifest_mem_bytes=compressed_bytes,

@@ -1,4 +1,4 @@
-"""Sessions: a view of one snapshot of a repository, read-only or with uncommitted changes."""
+"""Sessions: read-only views of one snapshot of a repository, or writable views with uncommitted changes."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _MOVE_NODE = 3
 
 
 class _KeyFoundError(Exception):
-    """Error raised when the snapshot that a commit would follow already contains the key of the commit."""
+    """Raised when the snapshot that a commit would follow already contains the key of the commit."""
 
 
 class Session(Shown):
-    """A session: a view of one snapshot, with the changes that were made to it.
+    """A session: a view of one snapshot, including uncommitted changes.
 
-    A commit makes the session read-only, at the new snapshot. Create sessions with
+    After a commit, the session is read-only and views the new snapshot. Create sessions with
     `Repository.readonly_session`, `Repository.writable_session` or `Repository.rearrange_session`.
 
     Parameters
@@ -83,13 +83,14 @@ class Session(Shown):
     handle
         A picklable handle that opens the repository in another process.
     commit_metadata
-        Metadata of every commit.
+        Metadata to add to every commit.
     since
-        The mark in the ops log before the first write.
+        The position in the ops log before the first write.
     changes
         Uncommitted changes to start with.
     after_commit
-        Collects the statistics of changed arrays, given by their paths, after a commit that asks for them.
+        A function that collects statistics of changed arrays, given by their paths. It is called after
+        commits that request statistics.
     """
 
     def __init__(
@@ -118,15 +119,15 @@ class Session(Shown):
         self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
         self._solver: ConflictSolver | None = None
         self._groups: GroupCommits | None = None
-        """Commits of this process that are folded into one snapshot; None if commits are not grouped."""
+        """Commits of this process that are combined into one snapshot; None if commits are not grouped."""
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
         self._collects_statistics = False
         self._after_commit = after_commit
         self._since = since
-        """The mark before the first write of this session and of all forks that were merged into it.
+        """The position in the ops log before the first write of this session and of all forks merged into it.
 
-        A garbage collection after it may have deleted chunks that they wrote.
+        A garbage collection that ran later may have deleted chunks that they wrote.
         """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,7 +182,7 @@ class Session(Shown):
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration of the session's repository. Use `Repository.reopen` to change it."""
+        """A copy of the repository configuration. Use `Repository.reopen` to change it."""
         return copy.deepcopy(self._config)
 
     @property
@@ -193,7 +194,7 @@ class Session(Shown):
 
     @property
     def workspace(self) -> Workspace:
-        """The workspace of the session: the hierarchy that its store reads and writes."""
+        """The session's workspace: the hierarchy that its store reads and writes."""
         return self._workspace
 
     @property
@@ -202,7 +203,7 @@ class Session(Shown):
 
     @property
     def executor(self) -> Executor:
-        """The executor for concurrent requests of this session."""
+        """The executor for concurrent requests."""
         return self._executor
 
     def tree(self) -> Tree:
@@ -222,7 +223,7 @@ class Session(Shown):
             parts = [render_nodes(self._workspace)]
             if self.has_uncommitted_changes:
                 parts.append(html.render_section("Uncommitted changes", None, self.status()._html_sections()))
-        except (IcechunkError, OSError) as error:  # a notebook shows something in any case
+        except (IcechunkError, OSError) as error:  # a notebook always shows something
             parts = [html.render_facts({"not readable": error})]
         title = qualify_name("session", type(self).__name__)
         note = f"read_only: {self.read_only}"
@@ -231,7 +232,7 @@ class Session(Shown):
     # Changes
 
     def status(self) -> Diff:
-        """Return the uncommitted changes of the session.
+        """Return the session's uncommitted changes.
 
         Returns
         -------
@@ -241,7 +242,7 @@ class Session(Shown):
         return diff_session(self._workspace)
 
     def discard_changes(self) -> None:
-        """Discard all uncommitted changes of the session.
+        """Discard all uncommitted changes.
 
         Raises
         ------
@@ -252,7 +253,7 @@ class Session(Shown):
         self._workspace.discard_changes()
 
     def move(self, from_path: str, to_path: str) -> None:
-        """Move or rename a node in the session, and all nodes below it. Only rearrange sessions can do this.
+        """Move or rename a node, and all nodes below it. Only rearrange sessions can do this.
 
         Parameters
         ----------
@@ -286,7 +287,7 @@ class Session(Shown):
     # Nodes and chunks
 
     def get_node_id(self, path: str) -> str:
-        """Return the id of the node at a path in the session.
+        """Return the id of the node at a path.
 
         Parameters
         ----------
@@ -311,7 +312,7 @@ class Session(Shown):
     get_node_id_async = async_twin(get_node_id)
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Return where a chunk of an array in the session is stored.
+        """Return the type of a chunk, which says where it is stored.
 
         Parameters
         ----------
@@ -323,7 +324,7 @@ class Session(Shown):
         Returns
         -------
         ChunkType
-            The type of the chunk; `uninitialized` if it was never written.
+            The chunk type; `uninitialized` if the chunk was never written.
         """
         node = self._workspace.array(validate(array_path))
         ref = self._workspace.ref(node, tuple(chunk_coordinates))
@@ -341,14 +342,14 @@ class Session(Shown):
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """Iterate over the coordinates of all existing chunks of an array in the session, in order.
+        """Iterate over the coordinates of all existing chunks of an array, in order.
 
         Parameters
         ----------
         array_path
             The path of the array.
         batch_size
-            The number of coordinates that are converted to Python numbers at a time.
+            The number of coordinates to convert to Python integers at a time.
 
         Yields
         ------
@@ -364,28 +365,27 @@ class Session(Shown):
                 yield tuple(row)
 
     def all_virtual_chunk_locations(self) -> list[str]:
-        """Return the URLs of all virtual chunks in the session, ordered by array and coordinates.
+        """Return the URLs of all virtual chunks, ordered by array and chunk coordinates.
 
         Returns
         -------
         list of str
-            One URL per chunk, so that files with several chunks occur several times.
+            One URL per chunk, so a file with several chunks occurs several times.
         """
         return list_locations(self._workspace, self._assets.virtual.containers)
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 
     def materialize(self, path: str, region: Region | None = None) -> int:
-        """Copy virtual chunks of an array in the session into the repository. A commit makes the new
-        references permanent.
+        """Copy virtual chunks of an array into the repository. A commit makes the new references permanent.
 
         Parameters
         ----------
         path
             The path of the array.
         region
-            The elements whose chunks to copy, all by default: slices or numbers per dimension, or a mapping
-            from dimension names to them.
+            The elements whose chunks are copied: a slice or index per dimension, or a mapping from dimension
+            names to slices or indices. By default, all chunks are copied.
 
         Returns
         -------
@@ -395,7 +395,7 @@ class Session(Shown):
         Raises
         ------
         StorageError
-            If a file is not the one that was recorded. No reference has changed then.
+            If a file is not the one that was recorded. In this case, no reference is changed.
         """
         self._require_edits()
         node = self._workspace.array(validate(path))
@@ -404,16 +404,17 @@ class Session(Shown):
     materialize_async = async_twin(materialize)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Shift all chunks of an array in the session by an offset, without copying data.
+        """Shift all chunks of an array by an offset, without copying data.
 
-        Chunks that leave the grid are dropped. Chunks that nothing moved to read as the fill value.
+        Chunks that leave the grid are dropped. Positions that no chunk moved to read as the fill value.
 
         Parameters
         ----------
         array_path
             The path of the array.
         chunk_offset
-            The number of chunks to move by in each dimension. Positive offsets lead to higher indices.
+            The number of chunks to shift by along each dimension. Positive offsets move chunks to higher
+            indices.
         """
         self._require_edits()
         node = self._workspace.array(validate(array_path))
@@ -425,22 +426,23 @@ class Session(Shown):
         forward: Callable[[Iterable[int]], Iterable[int] | None],
         backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
     ) -> None:
-        """Move chunks of an array in the session to new coordinates, without copying data.
+        """Move chunks of an array to new coordinates, without copying data.
 
         Parameters
         ----------
         array_path
             The path of the array.
         forward
-            Returns the new coordinates of a chunk, or None to keep it.
+            A function that returns the new coordinates of a chunk, or None to leave it unchanged.
         backward
-            Returns the coordinates that a chunk comes from. With this function, chunks whose data moved
-            away and chunks that nothing moved to read as the fill value; without it, they keep their data.
+            A function that returns the previous coordinates of a chunk. With this function, positions whose
+            chunk moved away and to which no chunk moved read as the fill value. Without it, they keep their
+            data.
 
         Raises
         ------
         InvalidInputError
-            If new coordinates are outside the chunk grid. Nothing has changed then.
+            If new coordinates are outside the chunk grid. In this case, nothing is changed.
         """
         self._require_edits()
         node = self._workspace.array(validate(array_path))
@@ -449,10 +451,10 @@ class Session(Shown):
     # Forks
 
     def fork(self) -> ForkSession:
-        """Fork the session for another thread, process or machine, to be merged back with `merge`.
+        """Fork the session for another thread, process or machine. Use `merge` to merge it back.
 
-        The fork contains the uncommitted changes of this session. To that end, a snapshot is written that is
-        not part of any history. The fork does not see later changes of this session.
+        The fork contains the uncommitted changes of this session, which are first written as a snapshot that
+        is not part of any history. It does not see later changes of this session.
 
         Returns
         -------
@@ -486,7 +488,7 @@ class Session(Shown):
         )
 
     def merge(self, *others: ForkSession) -> None:
-        """Merge the changes of forks of this session, in the given order: all of them or none.
+        """Merge the changes of forks of this session in the given order. Either all forks are merged or none.
 
         If two forks wrote the same chunk, the later fork wins. Merging a fork a second time changes nothing,
         unless the fork has changed in between.
@@ -499,9 +501,9 @@ class Session(Shown):
         Raises
         ------
         SessionStateError
-            With the kind `merge-failed`, if forks changed the same metadata in different ways, deleted a
-            node that another changed, or created different nodes at the same path; or if a fork has another
-            base.
+            With the kind `merge-failed` if forks changed the same metadata in different ways, deleted a node
+            that another fork changed, or created different nodes at the same path, or if a fork is based on a
+            different snapshot.
         """
         self._merge_receipts(others)
 
@@ -520,7 +522,7 @@ class Session(Shown):
             receipts.append(fork._receipt())
         with self._workspace.editing():
             # The chunks of forks may be older than this session. A garbage collection that ran in between
-            # must not go unnoticed, so the earliest mark counts.
+            # must not go unnoticed, so the earliest position counts.
             self._since = min([self._since, *(receipt.since for receipt in receipts)])
             merge_receipts(self._workspace, self._origin, receipts)
 
@@ -539,11 +541,11 @@ class Session(Shown):
 
     @property
     def _origin(self) -> SnapshotId:
-        """The committed snapshot with which changes of this session are compared."""
+        """The committed snapshot that this session's changes are compared with."""
         return self._base_id
 
     def _receipt(self) -> Receipt:
-        """Return the uncommitted changes and the snapshot that they are based on."""
+        """Return the uncommitted changes, and the snapshot that they are based on."""
         place, copy = identify_repository(self._assets.storage)
         with self._workspace.exclusive():
             changes = self._workspace.changes.copy()
@@ -562,7 +564,7 @@ class Session(Shown):
         allow_empty: bool = False,
         collect_statistics: bool = False,
     ) -> str:
-        """Commit the changes of the session as a new snapshot on the branch.
+        """Commit the changes as a new snapshot on the branch.
 
         Parameters
         ----------
@@ -571,14 +573,14 @@ class Session(Shown):
         metadata
             Metadata of the commit.
         rebase_with
-            A solver to rebase with if the branch has moved. The default is the one of `rebase_by_default`;
-            without any, the commit fails.
+            A solver for rebasing if the branch has moved; by default, the one set by `rebase_by_default`.
+            Without a solver, the commit fails.
         rebase_tries
             The maximum number of rebases.
         allow_empty
             Commit even if there are no changes.
         collect_statistics
-            After the commit, read the changed chunks and record their statistics.
+            If True, read the changed chunks after the commit and record their statistics.
 
         Returns
         -------
@@ -590,7 +592,7 @@ class Session(Shown):
         ConflictError
             If the branch has moved.
         RebaseFailedError
-            If the solver could not solve a conflict.
+            If the solver could not resolve a conflict.
         SessionStateError
             If there are no changes, or the session cannot commit.
         """
@@ -618,12 +620,12 @@ class Session(Shown):
         rebase_tries: int = 1000,
         allow_empty: bool = False,
     ) -> str | None:
-        """Commit the changes of the session unless the branch already contains a commit with the same key.
+        """Commit the changes unless the branch already contains a commit with the same key.
 
-        The key becomes part of the snapshot. It is searched in the snapshot that the commit follows, so that
-        two jobs with the same key produce one commit with any solver. Expiration, squashing, retention and
-        overwriting all data keep keys; a reset forgets the keys of the commits that it drops; a merge unites
-        them.
+        The key is stored in the snapshot. Each attempt to commit looks it up in the snapshot that the commit
+        would follow, so two jobs with the same key produce only one commit, whatever the solver. Keys survive
+        expiration, squashing, retention and overwriting all data. A reset forgets the keys of dropped
+        commits, and a merge combines the keys of both sides.
 
         Parameters
         ----------
@@ -632,11 +634,10 @@ class Session(Shown):
         metadata
             Metadata of the commit.
         key
-            The application and the version that identify this commit, and a digest of the data if there is
-            one.
+            The application and version that identify this commit, and optionally a digest of the data.
         rebase_with
-            A solver to rebase with if the branch has moved. The default is the one of `rebase_by_default`;
-            without any, the commit fails.
+            A solver for rebasing if the branch has moved; by default, the one set by `rebase_by_default`.
+            Without a solver, the commit fails.
         rebase_tries
             The maximum number of rebases.
         allow_empty
@@ -645,15 +646,15 @@ class Session(Shown):
         Returns
         -------
         str or None
-            The id of the new snapshot; None if the branch already contains the key. The session then keeps
-            its changes.
+            The id of the new snapshot; None if the branch already contains the key, in which case the session
+            keeps its changes.
 
         Raises
         ------
         ConflictError
             If the branch has moved.
         RebaseFailedError
-            If the solver could not solve a conflict.
+            If the solver could not resolve a conflict.
         """
         with self._committing(self._require_branch):
             if not allow_empty and not self.has_uncommitted_changes:
@@ -666,7 +667,7 @@ class Session(Shown):
                     return self._commit(message, metadata, key=key)
                 return self._commit_rebasing(message, metadata, rebase_with, rebase_tries, key)
             except ConflictError:
-                # Exactly once: the conflicting commit may be that of another attempt of the same job.
+                # Exactly once: the conflicting commit may come from another attempt of the same job.
                 if not has_key(self._assets.snapshot(self._refs.branch(self._require_branch())), key):
                     raise
                 return None
@@ -693,7 +694,7 @@ class Session(Shown):
             except ConflictError as error:
                 if error.kind != ErrorKind.COMMIT_CONFLICT:
                     raise
-            if attempts:  # no pause after the first attempt: the branch moved before it started
+            if attempts:  # no backoff after the first attempt, because the branch had already moved before it
                 give_way(attempts, time.monotonic() - began)
             self.rebase(rebase_with)
         return self._commit(message, metadata, max(rebase_tries, 0), key)
@@ -703,7 +704,7 @@ class Session(Shown):
         """Block changes and commits by other threads, if `require` allows the operation."""
         require()  # fail early, before waiting for another thread
         with self._workspace.committing():
-            require()  # again, because another thread may have committed meanwhile
+            require()  # again, because another thread may have committed in the meantime
             yield
 
     def _commit(
@@ -760,29 +761,30 @@ class Session(Shown):
         return self._finish_commit(made)
 
     def rebase_by_default(self, solver: ConflictSolver | None) -> None:
-        """Choose the solver for commits of the session that do not name one.
+        """Set the solver for commits that do not specify one.
 
         Parameters
         ----------
         solver
-            The solver; None makes commits fail if the branch has moved.
+            The solver. With None, commits fail if the branch has moved.
         """
         self._solver = solver
 
     @trace_calls
     def rebase(self, solver: ConflictSolver) -> None:
-        """Move the session to the tip of its branch, on top of commits that were made in the meantime.
+        """Move the session to the tip of its branch, applying its changes on top of commits made in the
+        meantime.
 
         Parameters
         ----------
         solver
-            Decides which side wins in a conflict.
+            The solver that decides which side wins in a conflict.
 
         Raises
         ------
         RebaseFailedError
-            If the solver could not solve a conflict with a commit. The session is then based on the commit
-            before it, with all its changes.
+            If the solver could not resolve a conflict with a commit. The session then keeps all its changes,
+            and is based on the commit before the conflicting one.
         """
         from icefloe.core.merge.rebase import (
             check_solver,
@@ -799,7 +801,7 @@ class Session(Shown):
     def amend(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
-        """Replace the tip of the branch with a snapshot that also contains the changes of this session.
+        """Replace the tip of the branch with a snapshot that also contains this session's changes.
 
         Parameters
         ----------
@@ -822,7 +824,7 @@ class Session(Shown):
         SessionStateError
             If there are no changes, or the tip is the first snapshot.
         FormatError
-            If the repository has version 1 of the format.
+            If the repository has format version 1.
         """
         if not self._refs.spec.refs_in_repo_info:
             raise make_unsupported_error("amend", self._refs.spec)
@@ -843,7 +845,7 @@ class Session(Shown):
                 "the first snapshot of a repository cannot be amended",
                 kind=ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
             )
-        # Without changes the log, which may be long, is copied unread.
+        # Without changes, the log, which may be long, is copied without reading it.
         rearranges = self._mode is SessionMode.rearrange
         unread = (
             self._assets.read_sealed_log(base.id)
@@ -875,7 +877,7 @@ class Session(Shown):
 
     @trace_calls
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
-        """Write the changes of the session as a snapshot without a branch.
+        """Write the changes as a snapshot without a branch.
 
         Parameters
         ----------
@@ -929,18 +931,18 @@ class Session(Shown):
         return {**self._commit_metadata, **normalize_metadata(metadata or {})}
 
     def _publish(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
-        """Write a snapshot and move the ref. If garbage was collected meanwhile, copy the chunks and try
-        again.
+        """Write a snapshot and move the ref. If a garbage collection ran in the meantime, copy the chunks and
+        try again.
 
         The order of the two steps matters: a collection records itself before it deletes anything, and the
         update of the ref fails if a collection was recorded after this session started. So either the
-        collection sees the ref, or this session sees the collection.
+        collection sees the new ref, or this session sees the collection.
         """
         while True:
             snapshot = write()
             if not self._refs.spec.refs_in_repo_info:
-                # Collections of other programs leave no trace in version 1. This cannot close the race,
-                # because a collection may start right after, but finds chunks that are already gone.
+                # Collections of other programs leave no trace in version 1. This check cannot close the race,
+                # because a collection may start right afterwards, but it finds chunks that are already gone.
                 check_presence(self._workspace, self._executor)
             try:
                 move(snapshot)
@@ -992,14 +994,14 @@ class Session(Shown):
 
 
 class ForkSession(Session):
-    """A session for one of several writers (a fork), which is pickled, written to, sent back and merged.
+    """A fork of a session for one of several writers, which is pickled, written to, sent back and merged.
 
-    A fork cannot commit. In another process it opens its storage when it is first read from or written to.
+    A fork cannot commit. In another process, it opens its storage on the first read or write.
 
     Parameters
     ----------
     origin
-        The snapshot that the original session is based on.
+        The snapshot that the forked session is based on.
     **session
         The arguments of `Session`.
     """
@@ -1009,7 +1011,7 @@ class ForkSession(Session):
         self._forked_from = origin
 
     def _receipt(self) -> Receipt:
-        """Make the changes durable, because another process will commit them, and return them."""
+        """Return the changes, after making them durable, because another process will commit them."""
         self._assets.storage.sync()
         return super()._receipt()
 
@@ -1036,18 +1038,19 @@ class ForkSession(Session):
         )
 
     def write_manifests(self, path: str, window: Sequence[range] | None = None) -> int:
-        """Write the references that were set in an array of the fork to manifests now.
+        """Write the references that were set in an array to manifests now, before the commit.
 
         The receipt of the fork then contains the ids and extents of manifests instead of references. A commit
-        uses a manifest unchanged if nothing else was changed in its part of the chunk grid, as the
-        configuration splits it.
+        uses a manifest unchanged if nothing else was changed in its part of the chunk grid, which is split as
+        configured.
 
         Parameters
         ----------
         path
             The path of the array.
         window
-            A window of the chunk grid, in chunks per dimension. References outside of it are dropped.
+            A window of the chunk grid, as ranges of chunks per dimension. References outside the window are
+            dropped.
 
         Returns
         -------

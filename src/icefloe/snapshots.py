@@ -1,4 +1,4 @@
-"""Public values about snapshots: their history, their manifests and the differences between them."""
+"""Public values that describe snapshots: their metadata, manifests and differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_CHUNKS = 10
 
 
 FOLDED: Final = "icefloe_commits"
-"""The key in the metadata of a snapshot that lists the commits that were folded into it."""
+"""The key in a snapshot's metadata that lists the commits combined into it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,7 +47,7 @@ class SnapshotInfo(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ManifestFileInfo(Shown):
-    """A manifest file of a snapshot in the history of a repository."""
+    """A manifest file that a snapshot uses."""
 
     id: str
     """The id of the manifest."""
@@ -64,28 +64,29 @@ class ManifestFileInfo(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """The diff between two snapshots, or the changes in a session. Nodes are identified by their paths."""
+    """The changes between two snapshots, or in a session. Nodes are identified by their paths."""
 
     new_groups: set[str] = field(default_factory=set)
-    """Groups that were created."""
+    """The groups that were created."""
     new_arrays: set[str] = field(default_factory=set)
-    """Arrays that were created."""
+    """The arrays that were created."""
     deleted_groups: set[str] = field(default_factory=set)
-    """Groups that were deleted."""
+    """The groups that were deleted."""
     deleted_arrays: set[str] = field(default_factory=set)
-    """Arrays that were deleted."""
+    """The arrays that were deleted."""
     updated_groups: set[str] = field(default_factory=set)
-    """Groups whose Zarr metadata changed."""
+    """The groups whose Zarr metadata changed."""
     updated_arrays: set[str] = field(default_factory=set)
-    """Arrays whose Zarr metadata changed. For their chunks see `updated_chunks`."""
+    """The arrays whose Zarr metadata changed. For changed chunks, see `updated_chunks`."""
     updated_chunks: dict[str, Sequence[list[int]]] = field(default_factory=dict)
-    """The coordinates of chunks that were written or deleted, by the path of their array: a list, or for more
-    than a million chunks a sequence that creates its items on demand."""
+    """The coordinates of chunks that were written or deleted, by array path. The value is a list or, for more
+    than a million chunks, a sequence that creates its items on demand.
+    """
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
-    """Pairs of the old and the new path of each moved node."""
+    """The old and new path of each moved node."""
 
     def is_empty(self) -> bool:
-        """Return whether the diff between two snapshots contains no changes.
+        """Return True if there are no changes.
 
         Returns
         -------
@@ -121,7 +122,7 @@ class Diff:
         return lines + [f"    ... {len(chunks) - _SHOWN_CHUNKS} more"] * (len(chunks) > _SHOWN_CHUNKS)
 
     def _html_sections(self) -> str:
-        """Return the changes as collapsible sections of HTML, with one row per array for chunks.
+        """Return the changes as collapsible HTML sections, in which chunks have one row per array.
 
         Returns
         -------
@@ -154,7 +155,9 @@ class Diff:
 
 
 def list_folded_commits(info: SnapshotInfo) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the message and metadata of each commit that was combined into a snapshot, at least one."""
+    """Return the message and metadata of each commit that was combined into a snapshot. There is at least
+    one.
+    """
     folded = info.metadata.get(FOLDED)
     if not isinstance(folded, list):
         return [(info.message, info.metadata)]

@@ -1,4 +1,4 @@
-"""The Zarr store of a session: reads and writes keys, and sets references to chunks in other files."""
+"""The Zarr store of a session. It reads and writes keys, and sets references to chunks in external files."""
 
 from __future__ import annotations
 
@@ -49,49 +49,51 @@ from icefloe.types import SessionMode, VirtualChunkSpec
 
 _BATCH = 10_000
 _LARGE_BYTES = 1 << 20
-"""Chunks of this size are written to a folder by threads: 128 of 1 MiB took 0.16 s instead of 0.20 s."""
+"""Chunks of at least this size are written to a local folder by threads: 128 of 1 MiB took 0.16 s instead of
+0.20 s.
+"""
 _default_prototype = get_zarr_buffer_selector()
 R = TypeVar("R")
 
 
 class KeyNotFoundError(NodeNotFoundError, FileNotFoundError):
-    """Error raised when a store does not have a key. A FileNotFoundError, as zarr expects."""
+    """Raised when a store does not contain a key. It is a FileNotFoundError, as zarr expects."""
 
 
 class Owner(Protocol):
-    """The interface of a session that its store needs."""
+    """The interface that a store requires of its session."""
 
     @property
     def read_only(self) -> bool:
-        """True if the session that owns a store is read-only."""
+        """True if the session is read-only."""
 
     @property
     def mode(self) -> SessionMode:
-        """The operations that the session which owns a store allows."""
+        """The operations that the session allows."""
 
     @property
     def snapshot_id(self) -> str:
-        """The id of the snapshot that the session which owns a store is based on."""
+        """The id of the snapshot that the session is based on."""
 
     @property
     def branch(self) -> str | None:
-        """The branch to which the session that owns a store commits."""
+        """The branch that the session commits to."""
 
     _workspace: Workspace
-    """The hierarchy that is read and written."""
+    """The hierarchy that the store reads and writes."""
 
     @property
     def executor(self) -> Executor:
-        """The executor for concurrent requests of the session that owns a store."""
+        """The session's executor for concurrent requests."""
 
 
 class _OfficialInstance:
-    """A mixin whose instances count as instances of the official store class.
+    """A mixin whose instances pass as instances of the official store class.
 
     Programs such as VirtualiZarr check `isinstance(store, icechunk.IcechunkStore)` before they write. The
-    official class is an ABC, so our class can be registered with it; but it may be imported after our store
-    was created. `isinstance` reads the attribute `__class__` of the object first: this is the moment to
-    register.
+    official class is an ABC, so our class can be registered with it. However, it may be imported after our
+    store was created. Since `isinstance` first reads the object's `__class__` attribute, our class is
+    registered at that moment.
     """
 
     if not TYPE_CHECKING:
@@ -107,14 +109,14 @@ class _OfficialInstance:
 class IcechunkStore(_OfficialInstance, Shown, Store):
     """A Zarr store that reads and writes through a session. Use `Session.store` to create one.
 
-    All keys are those of Zarr version 3: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.
+    Keys follow Zarr version 3: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.
 
     Parameters
     ----------
     session
         The session.
     read_only
-        Refuse writes; by default, if the session is read-only.
+        True to refuse writes; by default, writes are refused if the session is read-only.
     """
 
     def __init__(self, session: Owner, read_only: bool | None = None) -> None:
@@ -210,7 +212,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     def _supports_sync_io(self) -> bool:
         """True if zarr's fused pipeline may call the `*_sync` methods from its own threads.
 
-        Zarr has too few threads to keep an object store busy.
+        Zarr uses too few threads to keep an object store busy.
         """
         return self._at_once
 
@@ -228,16 +230,16 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Return the bytes of a key of the store, or a part of them.
+        """Return the bytes of a key, or part of them.
 
         Parameters
         ----------
         key
             The key.
         prototype
-            The buffer class to use.
+            The buffer prototype to use.
         byte_range
-            The part to read.
+            The byte range to read; by default all bytes.
 
         Returns
         -------
@@ -320,7 +322,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     # Writing
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """Write the bytes of a key of the store.
+        """Write the bytes of a key.
 
         Parameters
         ----------
@@ -360,9 +362,10 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             await run_in_thread(write, MAY_WAIT)
 
     def _change_without_waiting(self, change: Callable[[], None]) -> bool:
-        """Make a change on the event loop, unless it would wait for a commit; return whether it was made.
+        """Make a change on the event loop unless it would wait for a commit. Return True if it was made.
 
-        A commit may itself need zarr's event loop, to decode chunks or to check a branch.
+        Waiting could deadlock, because a commit may itself need zarr's event loop to decode chunks or to
+        check a branch.
         """
         workspace = self._workspace
         with workspace.exclusive():  # no commit starts before the change is made
@@ -378,7 +381,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             await self.set(key, value)
 
     async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
-        """Raise an error, because the store can only write chunks as a whole.
+        """Raise an error, because the store can only write whole chunks.
 
         Parameters
         ----------
@@ -395,7 +398,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         )
 
     def delete_sync(self, key: str) -> None:
-        """Delete a key of the store if it exists.
+        """Delete a key if it exists.
 
         Parameters
         ----------
@@ -437,7 +440,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         await self.delete_dir("")
 
     def sync_clear(self) -> None:
-        """Delete all nodes and chunks of the store's session."""
+        """Delete all nodes and chunks."""
         self._check_writable()
         self._delete_dir("")
 
@@ -453,21 +456,21 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         checksum: str | datetime | None = None,
         validate_container: bool = True,
     ) -> None:
-        """Set a chunk key of the store to a byte range of an external file.
+        """Set a chunk key to a byte range in an external file.
 
         Parameters
         ----------
         key
             The key of the chunk.
         location
-            The URL of the file, whose path is the key of the object (percent-encode reserved characters); or
-            `vcc://NAME/PATH` for a path in the virtual chunk container of that name.
+            The URL of the file, in which reserved characters are percent-encoded, or `vcc://NAME/PATH` for a
+            path in the virtual chunk container with that name.
         offset
-            The first byte of the chunk in the file.
+            The offset of the chunk's first byte in the file.
         length
             The number of bytes.
         checksum
-            An etag or the time of the last modification, to detect later whether the file has changed.
+            The file's etag or last modification time, with which later changes of the file are detected.
         validate_container
             Raise an error if no virtual chunk container matches the location.
 
@@ -510,7 +513,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         *,
         validate_containers: bool = True,
     ) -> Failed:
-        """Set many virtual references of an array in the store. All are checked before the first is set.
+        """Set many virtual references of an array. All of them are checked before the first is set.
 
         Parameters
         ----------
@@ -550,7 +553,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         arr_offset: tuple[int, ...] | None = None,
         checksum: datetime | str | None = None,
     ) -> Failed:
-        """Set virtual references for a window of an array's chunk grid in the store from columns, in C order.
+        """Set virtual references for a window of an array's chunk grid, given as columns in C order.
 
         This is the fastest way to set many references.
 
@@ -563,15 +566,15 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         locations
             The URL of each chunk, as a list or a numpy or pyarrow column; `""` for a missing chunk.
         offsets
-            The first byte of each chunk.
+            The offset of each chunk's first byte in its file.
         lengths
             The number of bytes of each chunk.
         validate_containers
             Skip references whose location matches no virtual chunk container.
         arr_offset
-            The coordinates of the first chunk of the window; by default all 0.
+            The coordinates of the window's first chunk; by default, all 0.
         checksum
-            An etag or the time of the last modification of all files.
+            An etag or a last modification time that applies to all files.
 
         Returns
         -------
@@ -589,7 +592,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     def _set_virtual_columns(
         self, array_path: str, refs: VirtualColumns, *, validate_containers: bool
     ) -> Failed:
-        """Set references from columns, which may refer to different files."""
+        """Set virtual references from columns, which may refer to different files."""
         self._check_writable()
         return self._set_virtual(parse_node_path(array_path), refs, validate=validate_containers)
 
@@ -600,7 +603,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     def array_chunk_iterator(
         self, array_path: str, batch_size: int = 100_000
     ) -> AsyncCloseableIterator[ChunkBatch]:
-        """Iterate over the references of all chunks of an array in the store, in batches of columns.
+        """Iterate over the references of all chunks of an array, in batches of columns.
 
         Chunks that were never written are skipped.
 
@@ -614,9 +617,9 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         Returns
         -------
         AsyncCloseableIterator
-            Tuples of coordinates (n, dimensions), types (see `ChunkType`), paths (the URL of a virtual
-            chunk, the id of a native one, `""` for an inline one), offsets, lengths, and a dict of the
-            bytes of inline chunks by row.
+            Tuples of coordinates (n, dimensions), types (see `ChunkType`), paths (the URL of a virtual chunk,
+            the id of a native chunk, `""` for an inline chunk), offsets, lengths, and a dict with the bytes
+            of inline chunks by row.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -658,32 +661,33 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         )
 
     async def _call(self, function: Callable[[], R]) -> R:
-        """Call a function that may load manifests, but no chunks."""
+        """Call a function that may load manifests but no chunks."""
         return function() if self._at_once else await run_in_thread(function)
 
 
 class RawStore:
-    """A view of the store with plain bytes, like the native store of the official package."""
+    """A view of the store that works with plain bytes, like the native store of the official package."""
 
     def __init__(self, store: IcechunkStore) -> None:
         self._store = store
 
     async def get(self, key: str, byte_range: ByteRequest | None = None) -> bytes:
-        """Return the bytes of a key of the raw store; raise KeyError if it does not exist."""
+        """Return the bytes of a key. Raise KeyError if it does not exist."""
         data = await self._store.get(key, byte_range=byte_range)
         if data is None:
             raise KeyError(key)
         return data.to_bytes()
 
     async def set(self, key: str, value: bytes) -> None:
-        """Write the bytes of a key of the raw store."""
+        """Write the bytes of a key."""
         await self._store.set(key, _default_prototype().buffer.from_bytes(value))
 
 
 class _Pace:
-    """A measurement of whether chunks are written so fast that threads would only cost time.
+    """Measures how fast chunks are written, to decide if writing them in threads pays off.
 
-    A disk that makes writers wait can serve several of them at once, and then threads pay off.
+    Threads pay off on a slow disk, which can serve several writers at once. On a fast one, they only cost
+    time.
     """
 
     _SLOW_S = 0.003
@@ -694,7 +698,9 @@ class _Pace:
         self._in_threads = 0
 
     def is_quick(self) -> bool:
-        """Return whether to write the next chunk in this thread. After slow writes, some go to threads."""
+        """Return True to write the next chunk in this thread. After slow writes, some chunks are written by
+        threads.
+        """
         if self._in_threads:
             self._in_threads -= 1
             return False
@@ -713,7 +719,7 @@ class _Pace:
 
 
 class KeyIterator(AsyncIterator[str]):
-    """An iterator over keys of the store for `async for` and for plain `for` loops."""
+    """An iterator over store keys for both `async for` and plain `for` loops."""
 
     def __init__(self, start: Callable[[], Iterator[str]], *, at_once: bool) -> None:
         self._start = start
@@ -747,7 +753,7 @@ class KeyIterator(AsyncIterator[str]):
         return list(islice(self._rest, _BATCH))
 
     async def aclose(self) -> None:
-        """End the iteration over keys of the store."""
+        """End the iteration."""
         self._batch = self._rest = iter(())
 
 
@@ -770,7 +776,7 @@ def _to_bytes(value: Buffer) -> memoryview:
 
 
 def resolve_range(request: ByteRequest | None, size: int) -> tuple[int, int]:
-    """Return start and stop of a byte request to the store, clipped to the size, as zarr documents it."""
+    """Return the start and stop of a byte range request, clipped to the size, as documented by zarr."""
     match request:
         case None:
             return 0, size

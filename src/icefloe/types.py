@@ -1,4 +1,4 @@
-"""Small public values: format versions, session modes, chunk types, repository status and feature flags."""
+"""Small public types: format versions, session modes, chunk types, repository status and feature flags."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]
-"""The way in which `rewrite_manifests` adds its snapshot to the branch."""
+"""How `rewrite_manifests` adds its snapshot to the branch."""
 
 
 class _Named(IntEnum):
-    """Integers that are displayed by name."""
+    """An integer enum whose members are displayed by name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -47,7 +47,7 @@ class SpecVersion(_Named):
 
     @staticmethod
     def current() -> SpecVersion:
-        """Return the version of the format that new repositories get.
+        """Return the format version of new repositories.
 
         Returns
         -------
@@ -64,7 +64,7 @@ class SpecVersion(_Named):
 
 
 class SessionMode(_Named):
-    """The operations that a session allows."""
+    """Which operations a session allows."""
 
     readonly = 0
     writable = 1
@@ -72,7 +72,7 @@ class SessionMode(_Named):
 
 
 class ChunkType(_Named):
-    """The kind of location where a chunk is stored."""
+    """Where a chunk is stored."""
 
     uninitialized = 0
     """The chunk is not stored, and reads as the fill value."""
@@ -82,7 +82,7 @@ class ChunkType(_Named):
 
 
 class RepoAvailability(_Named):
-    """The operations that a repository allows."""
+    """Which operations a repository allows."""
 
     online = 0
     read_only = 1
@@ -92,14 +92,14 @@ class RepoAvailability(_Named):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RepoStatus(Shown):
-    """The status of a repository: its availability, the time of the last change, and the reason.
+    """The status of a repository: its availability, when it was set, and the reason.
 
     Parameters
     ----------
     availability
         The operations that the repository allows.
     set_at
-        The time of the change, with a time zone; by default now.
+        When the status was set, with a time zone; by default now.
     limited_availability_reason
         The reason why the repository is not online.
 
@@ -135,15 +135,16 @@ class RepoStatus(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VirtualChunkSpec:
-    """A virtual reference to set: a chunk's byte range in an external file, and a checksum of the file's
-    version."""
+    """A virtual reference to set: a chunk's byte range in an external file, with a checksum of the file
+    version.
+    """
 
     index: list[int]
     """The coordinates of the chunk in the chunk grid."""
     location: str
-    """The URL of the file. Its path is the key of the object, so reserved characters are percent-encoded."""
+    """The URL of the file, in which reserved characters are percent-encoded."""
     offset: int
-    """The first byte of the chunk in the file."""
+    """The offset of the chunk's first byte in the file."""
     length: int
     """The number of bytes."""
     etag_checksum: str | None = None

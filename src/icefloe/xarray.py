@@ -53,11 +53,10 @@ def to_icechunk(
     collect_statistics: bool = False,
     solver: ConflictSolver | None = None,
 ) -> None:
-    """Write xarray objects (a dataset, an array or a tree of datasets) to a writable session, without a
-    commit.
+    """Write a dataset, data array or tree of datasets to a writable session, without committing.
 
-    Dask arrays are computed in parallel, with any scheduler: each task writes to a copy of a fork of the
-    session, and the forks are merged.
+    Dask arrays are computed in parallel with any scheduler. Each task writes to its own copy of a fork of the
+    session, and the copies are merged.
 
     Parameters
     ----------
@@ -69,39 +68,39 @@ def to_icechunk(
     group
         The path of the group; the root by default.
     mode
-        "w" replaces everything, "w-" fails if the group is not empty, "a" replaces existing variables,
-        "a-" only appends along `append_dim`, and "r+" only changes values. The default is "a" with
-        `append_dim`, "r+" with `region`, and otherwise "w-".
+        "w" replaces everything, "w-" fails if the group is not empty, "a" replaces existing variables, "a-"
+        only appends along `append_dim`, and "r+" only modifies values. The default is "a" with `append_dim`,
+        "r+" with `region`, and otherwise "w-".
     safe_chunks
-        Raise an error if concurrent tasks would write parts of the same chunk.
+        Raise an error if concurrent tasks would write to the same chunk.
     align_chunks
         Rechunk dask arrays so that tasks write whole chunks.
     append_dim
-        The dimension to append along. Nodes of a tree without this dimension are written as `mode` says, or
+        The dimension to append along. Tree nodes without this dimension are written according to `mode`, or
         skipped with "a-".
     region
-        Slices of existing arrays by dimension, or "auto" to find them by index. Every variable must have one
-        of these dimensions. Trees need slices.
+        Slices of existing arrays by dimension, or "auto" to find them by index. Every variable must have at
+        least one of these dimensions. Trees require slices.
     encoding
-        The encoding of each variable, as for `Dataset.to_zarr`; for a tree, one mapping per path such as `/`
-        and `/coarse`.
+        The encoding of each variable, as in `Dataset.to_zarr`. For a tree, one such mapping per path, such as
+        `/` and `/coarse`.
     chunkmanager_store_kwargs
-        Options of `dask.array.store`.
+        Keyword arguments passed to `dask.array.store`.
     split_every
         The number of forks that one task merges.
     collect_statistics
-        After the commit of the session, read the changed chunks and record their statistics.
+        If True, read the changed chunks after the session is committed, and record their statistics.
     solver
-        An `AppendSolver` for `append_dim`: labels that are already stored keep their row, and the commit of
-        the session keeps the rows that others appended in the meantime.
+        An `AppendSolver` for `append_dim`. Labels that are already stored keep their row, and committing the
+        session keeps the rows that other writers appended in the meantime.
 
     Raises
     ------
     ValueError
-        If `session` is not a session, or the arguments do not fit the object.
+        If `session` is not a session, or the arguments do not match the object.
     InvalidInputError
         If the labels along `append_dim` are not strictly ascending, or the stored coordinate cannot represent
-        them. This is checked only with a `solver`.
+        them. Only checked if a `solver` is passed.
 
     Examples
     --------
@@ -141,7 +140,7 @@ def to_icechunk(
 def _list_datasets(
     obj: DataArray | Dataset | DataTree, encoding: Mapping[Any, Any] | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[Dataset, dict[Any, Any], Mapping[str, Any]]]:
-    """Yield the datasets of an object to write, with their encoding and options."""
+    """Yield each dataset of an object to write, with its encoding and options."""
     if isinstance(obj, DataTree):
         yield from _list_nodes(obj, encoding or {}, options)
     else:
@@ -149,8 +148,9 @@ def _list_datasets(
 
 
 def _check_labels(dataset: Dataset, store: IcechunkStore, group: str | None, dim: str) -> None:
-    """Raise an error for labels that the stored coordinate cannot represent: xarray would encode them with
-    other units than the stored ones."""
+    """Raise an error for labels that the stored coordinate cannot represent, because xarray would encode them
+    with different units.
+    """
     check_order(dataset, dim)
     try:
         stored = open_zarr(store, group=group, consolidated=False, chunks=None)
@@ -188,7 +188,7 @@ def _write(
 def _list_nodes(
     tree: DataTree, encoding: Mapping[Any, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[Dataset, dict[Any, Any], dict[str, Any]]]:
-    """Yield the dataset of each node to write, with its encoding and options."""
+    """Yield the dataset of each tree node to write, with its encoding and options."""
     append_dim, region, base = options["append_dim"], options["region"], (options["group"] or "").strip("/")
     by_path = {f"/{str(path).strip('/')}": dict(found or {}) for path, found in encoding.items()}
     if unknown := sorted(set(by_path) - set(tree.groups)):
@@ -217,7 +217,9 @@ def _list_nodes(
 
 
 def _as_dataset(obj: DataArray | Dataset) -> Dataset:
-    """Convert an array to a dataset, as `DataArray.to_zarr` does, which can be read back as an array."""
+    """Convert a data array to a dataset that can be read back as a data array, as `DataArray.to_zarr`
+    does.
+    """
     if isinstance(obj, Dataset):
         return obj
     if obj.name is not None and obj.name not in obj.coords and obj.name not in obj.dims:
@@ -236,7 +238,7 @@ def _write_metadata(
     encoding: dict[Any, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Write metadata and data in memory, and collect dask arrays: the first half of `Dataset.to_zarr`."""
+    """Write metadata and in-memory data, and collect dask arrays: the first half of `Dataset.to_zarr`."""
     writers = get_xarray_writers()
     writers._validate_dataset_names(dataset)
     dataset = dataset.copy()
@@ -252,7 +254,7 @@ def _write_metadata(
 def _write_chunks(
     session: Session, writer: Any, split_every: int | None, store_options: dict[str, Any]
 ) -> None:
-    """Write dask arrays through a fork of the session, which contains the metadata."""
+    """Write dask arrays through a fork of the session, which already contains the metadata."""
     from icefloe.dask import store_dask  # dask is installed if there are dask arrays
 
     fork = session.fork()
