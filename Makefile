@@ -87,7 +87,7 @@ test-without-spark: setup
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
-	scripts/in-memory $(BIN)/python -m pytest -q -n 0 -m "spark and not cluster" $$(grep -rlw --include='test_*.py' mark.spark tests)
+	scripts/in-memory $(BIN)/python -m pytest -q -n 0 -m "spark and not cluster" $$(grep -rlw --include='test_*.py' --exclude-dir=compat mark.spark tests)
 
 check: lint house-rules
 

@@ -92,7 +92,7 @@ def test_targets_outside_forks_are_rejected(repo: Repository) -> None:
 
 def test_merge_reduction_rejects_arrays_that_are_not_dask_arrays() -> None:
     with pytest.raises(TypeError, match="Expected a dask array"):
-        session_merge_reduction(np.arange(10), split_every=None)  # type: ignore[arg-type]
+        session_merge_reduction(np.arange(10), split_every=None)
 
 
 def test_forks_in_blocks_are_merged(repo: Repository) -> None:

@@ -119,7 +119,7 @@ def test_500_concurrent_connections_receive_their_chunks(tmp_path: Path) -> None
                 url = f"{base}zarr/v1/native/c/{number % 2}/{number // 2 % 2}"
                 async with session.get(url) as response:
                     response.raise_for_status()
-                    return await response.read()
+                    return bytes(await response.read())
 
             return await asyncio.gather(*map(get, range(500)))
 
