@@ -62,7 +62,7 @@ class Computed:
     receipt: bytes
     bytes_read: int
     statistics: tuple[Collected, ...] = ()
-    """The statistics of the written chunks."""
+    """Statistics of the chunks that the task wrote."""
     problem: str | None = None
     """The problem that the audit found, if any."""
 
@@ -240,7 +240,7 @@ class _Reader:
         self.bytes_read = 0
 
     def read(self, spans: Mapping[str, Span]) -> InputBlock:
-        """Read the cells that the given ranges of output cells depend on."""
+        """Read the input cells that the given ranges of output cells depend on."""
         axes = self._given.axes
         cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in axes)
         values = np.asarray(self._count_cells(cells), order="C")

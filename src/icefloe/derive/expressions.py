@@ -1,4 +1,4 @@
-"""Expressions over arrays, such as `(nir - red) / (nir + red)`, evaluated without `eval`."""
+"""Arithmetic expressions over arrays, such as `(nir - red) / (nir + red)`, evaluated without `eval`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class InputBlock:
     values: Values
     axes: tuple[Axis, ...]
     cells: tuple[Span, ...]
-    """The range of cells along each dimension."""
+    """The range of input cells along each dimension."""
     coordinates: Mapping[str, tuple[tuple[str, ...], Values, Mapping[str, Any]]] = field(default_factory=dict)
     """The coordinates of the cells: dimensions, decoded values and attributes."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Function:
     arguments: Mapping[str, Any]
     output_dims: tuple[str, ...]
     dtype: np.dtype[Any]
-    """The dtype of results, before encoding."""
+    """The dtype of computed values, before encoding."""
     input_dtype: np.dtype[Any]
     """The dtype of the decoded values of the first input."""
     code: UserFunction | None = None
@@ -144,7 +144,7 @@ class Function:
         return np.moveaxis(np.squeeze(parts, axis=dropped), names.index(SEGMENT) + 1, 1)
 
     def _combine(self, block: InputBlock, spans: Mapping[str, Span]) -> Values:
-        """Combine the partial aggregates of each group, in order."""
+        """Combine the stored partial aggregates of each group into results, in a fixed order."""
         how, dtype = self.arguments["of"], np.dtype(self.arguments["dtype"])
         codes, owners = block.codes(spans)[1], block.axes[1]
         if owners.is_dropped or codes is None:

@@ -62,7 +62,7 @@ OpenRepository = Callable[[str, Mapping[str, Any]], Repository]
 
 @dataclass(frozen=True)
 class Job:
-    """A job that runs a recipe for derived arrays, with its repositories and options."""
+    """A job that updates the derived arrays of a recipe."""
 
     recipe: DeriveRecipe
     repo: Repository

@@ -18,7 +18,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 METADATA = "icefloe_derive"
-"""The key of the commit metadata that describes a run."""
+"""The commit metadata key under which a run is described."""
 _INPUT_KEYS = frozenset(("name", "array", "repository", "snapshot", "pinned", "digest"))
 
 
@@ -174,7 +174,7 @@ def _check_allowed(path: str, text: str, allowed: Collection[str]) -> None:
 
 
 def digest_input(array: StoredArray) -> str:
-    """Hash everything in an input on which a derived array can depend."""
+    """Hash everything about an input array that can affect derived arrays."""
     lanes = hash_bytes(array.fingerprints().tobytes())
     for each in (array, *array.coordinates.values(), *array.auxiliary.values()):
         lanes = combine(lanes, each.meaning(all_attributes=True), hash_bytes(str(each.shape).encode()))

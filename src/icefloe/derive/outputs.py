@@ -85,7 +85,7 @@ class ResolvedInput:
 
 @dataclass(frozen=True)
 class Output:
-    """A resolved output of a recipe, with a known shape and function."""
+    """An output of a recipe after its shape, function and metadata have been determined."""
 
     spec: OutputSpec
     path: str
@@ -203,7 +203,7 @@ def _find_code(spec: OutputSpec, folder: str) -> UserFunction | None:
 
 
 def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> bool:
-    """Return whether a copy can share the chunks of its input."""
+    """Return True if an output is a plain copy that can share the chunks of its input."""
     plain = spec.function == "copy" and not (spec.chunks or spec.dtype or spec.encoding)
     return plain and first.session is session and first.document["chunk_grid"]["name"] == "regular"
 
@@ -321,9 +321,7 @@ def _output_dim(
     grouping = groupings[dim]
     count = len(grouping.labels)
     labels = Coordinate((grouping.dim,), grouping.labels, grouping.attributes)
-    if (
-        grouping.recurring
-    ):  # independent of the number of groups, so a new group does not change the chunk length
+    if grouping.recurring:  # independent of the number of groups, so a new group does not change the chunks
         return OutputDim(grouping.dim, count, 1 if grouping.dim in _PERIODS else _GROUPS_PER_CHUNK, labels)
     # Use as many periods as the first chunk covers, so that appended data does not change the chunk length.
     first = grouping.codes[:chunk][grouping.codes[:chunk] >= 0]

@@ -18,7 +18,9 @@ from icefloe.derive.recipe import Coarsen, InputSpec, OutputSpec
 from icefloe.session import Session
 
 _SMALLEST_LEVEL_CELLS: Final = 256
-"""By default, levels are added until rows and columns have at most this many cells."""
+"""The default size limit of the coarsest level: levels are added until rows and columns have at most this
+many cells.
+"""
 _ROWS: Final = ("y", "lat", "latitude", "nav_lat", "northing")
 _COLUMNS: Final = ("x", "lon", "longitude", "nav_lon", "easting")
 _HEIGHTS: Final = ("z", "level", "lev", "depth", "height", "altitude", "plev", "pressure")

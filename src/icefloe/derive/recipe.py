@@ -18,7 +18,7 @@ from icefloe._internal.paths import LEDGERS, ROOT, is_within, join, normalize
 from icefloe.errors import ErrorKind, InvalidInputError
 
 PERIODS: Final = ("day", "month", "year")
-"""The consecutive calendar periods."""
+"""Calendar periods that follow one another and do not recur."""
 RECURRING: Final = {"dayofyear": "dayofyear", "monthofyear": "month", "season": "season"}
 """The recurring periods, with the names of the dimensions that xarray's groupby creates."""
 BUILT_IN: Final = (
@@ -100,7 +100,7 @@ class Group:
     array."""
 
     by: str
-    """`time.day`, `time.season`, or the name of an array."""
+    """What to group by: a period such as `time.day` or `time.season`, or the name of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Window:
 
     function: str
     size: int | None = None
-    """The length of the output; None for the length of the input."""
+    """The output length along the dimension; None for the input length."""
 
 
 DimensionMapping: TypeAlias = Same | Coarsen | Reduce | Group | Window

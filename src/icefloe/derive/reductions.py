@@ -64,7 +64,7 @@ def part_count(function: str) -> int:
 
 
 def identity(function: str, dtype: np.dtype[Any]) -> Any:
-    """Return the partial aggregate of a reduction over no values, given the dtype of the input."""
+    """Return the partial aggregate of a reduction over no values, given the input dtype."""
     if function not in ("min", "max"):
         return 0
     if dtype.kind == "f":

@@ -34,9 +34,9 @@ class UserCode:
     text: str
     """`module:function`."""
     folder: str
-    """The folder of the recipe, in which modules are searched first."""
+    """The folder of the recipe, which is searched for modules first."""
     digest: str
-    """A hash of the source of the module, and of the modules next to the recipe that it imports."""
+    """A hash of the module's source, and of the modules next to the recipe that it imports."""
 
     @staticmethod
     def find(text: str, folder: str, version: str = "") -> UserCode:
@@ -109,7 +109,7 @@ class UserCode:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of a module next to a recipe."""
+    """The source file of a module next to a recipe."""
 
     file: Path
     data: bytes

@@ -46,7 +46,7 @@ _MAX_STARTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class AppendReport(Report):
-    """The report of appending a dataset to the arrays of a group (`icefloe.append`)."""
+    """The report of an `icefloe.append` call."""
 
     snapshot_id: str | None
     """The id of the new snapshot; None if the branch already contained the key or all of the rows."""
@@ -104,7 +104,7 @@ def append(
         name, or a `CommitKey`.
     order
         Where new rows are placed: "commit" after all rows of earlier commits, "sorted" by label, which
-        requires whole chunks. "strict" fails if a label is not after the last one.
+        requires whole chunks. "strict" appends like "commit", but fails if a label is not after the last one.
     message
         The commit message.
     metadata
@@ -152,7 +152,7 @@ def append(
             if its_key is None:
                 made: str | None = session.commit(text, metadata, rebase_with=solver)
             else:
-                # Nothing changed, because all rows exist, but the key still has to be recorded.
+                # The key has to be recorded even if all rows already exist and nothing changes.
                 made = session.commit_once(text, metadata, key=its_key, rebase_with=solver, allow_empty=True)
         except ConflictError:
             # The rows are checked against the new tip. Rows that cannot be combined are an error.

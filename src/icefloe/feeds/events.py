@@ -45,7 +45,7 @@ _TYPES: Final[Mapping[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event(Report):
-    """An event in a repository, such as a commit or a new tag."""
+    """An event in a repository, such as a commit or the creation of a tag."""
 
     id: str
     """The id of the event. It stays the same if the event is delivered again."""
@@ -54,13 +54,13 @@ class Event(Report):
     time: str
     """The time of the event, in ISO 8601."""
     branch: str | None = None
-    """The branch that was changed."""
+    """The branch that was changed, if any."""
     tag: str | None = None
-    """The tag that was created or deleted."""
+    """The tag that was created or deleted, if any."""
     snapshot_id: str | None = None
     """The snapshot that the branch or tag points to, or pointed to before it was deleted."""
     message: str | None = None
-    """The message of the commit."""
+    """The message of the commit that the event refers to."""
 
 
 def watch(

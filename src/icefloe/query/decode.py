@@ -49,10 +49,12 @@ class Coding(ValueCoding):
     arrow: pa.DataType = field(kw_only=True)
     """The Arrow type of the column."""
     name: str = field(kw_only=True)
-    """The path of the array, for error messages."""
+    """The array path, for use in error messages."""
 
     def decode(self, raw: Values) -> tuple[Values, Mask | None]:
-        """Decode stored values. Also return a mask of missing values, or None if no value is missing."""
+        """Decode stored values. Return the decoded values and a mask of missing values, or None if nothing is
+        missing.
+        """
         viewed = self.view(raw)
         missing = self.find_missing(viewed)
         self._check_times(viewed, missing)
@@ -116,7 +118,7 @@ class Coding(ValueCoding):
 
 
 def is_number(arrow: pa.DataType) -> bool:
-    """Return whether the Arrow type of a decoded column is an integer or a float."""
+    """Return True if an Arrow type is an integer or floating-point type."""
     return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
@@ -171,7 +173,7 @@ def _find_dtype(arrow: pa.DataType) -> np.dtype[Any]:
 
 
 def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
-    """Choose how to decode an array for queries, from its dtype and attributes."""
+    """Return the `Coding` for an array, chosen from its stored dtype and attributes."""
     values = find_value_coding(stored, attributes)
     if values.times is not None:
         arrow = TIMESTAMP if values.times.has_timestamps else pa.string()

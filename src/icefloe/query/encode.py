@@ -45,7 +45,7 @@ def to_keys(column: pa.Array, name: str) -> Values:
 
 
 def _to_microseconds(column: pa.Array) -> Values:
-    """Convert times to microseconds since 1970. Instants are in UTC."""
+    """Convert a date or timestamp column to microseconds since 1970, in UTC."""
     if pa.types.is_date(column.type):
         return np.asarray(column.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False), np.int64) * (
             86400 * 10**6

@@ -36,7 +36,7 @@ _REFS_PER_TASK: Final = 1_000_000
 _ARRAYS_PER_TASK: Final = 100
 
 Item: TypeAlias = Any
-"""A unit of work, which one task reads."""
+"""A unit of work of a metadata table, which one task reads."""
 Row: TypeAlias = tuple[Any, ...]
 """The values of one row, in column order. Omitted trailing values become null."""
 Batches = Iterator[pa.RecordBatch]

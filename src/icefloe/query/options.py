@@ -65,14 +65,14 @@ _NO_CATALOG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """The parsed options of a query: a read or write through the Spark data source."""
+    """The parsed options of a read or write through the Spark data source."""
 
     given: Mapping[str, str]
     """The options that the user set, keyed by canonical name."""
     storage: Mapping[str, str] = field(default_factory=dict)
     """Keyword arguments passed to the storage factory."""
     repo: Repository | None = None
-    """An open repository, used instead of the option `path`."""
+    """An open repository to use instead of the `path` option."""
 
     def text(self, name: str) -> str | None:
         """Return a data source option as a string, or None if it is not set."""

@@ -76,9 +76,9 @@ class Procedure:
         named: Mapping[str, Any],
         now: datetime | None = None,
     ) -> ProcedureCall:
-        """Check the arguments of a procedure call, and resolve times and versions.
+        """Validate the arguments of a procedure call, and resolve times and versions.
 
-        This reads refs but changes nothing.
+        This reads refs but makes no changes.
         """
         given = dict(zip(self._list_parameters(positional), positional, strict=False))
         for name, value in named.items():
@@ -134,7 +134,7 @@ class Procedure:
         return InvalidInputError(f"icefloe_{self.name}: {text}", kind=ErrorKind.NOT_ALLOWED)
 
     def _check_size(self, repo: Repository, *, reads_chunks: bool) -> None:
-        """Raise an error if a repository is too large for one worker."""
+        """Raise an error if a repository is too large to be processed by a single worker."""
         if self.method is None:
             return
         most = MAX_CHUNKS if reads_chunks or self.name == "statistics" else MAX_REFERENCES
@@ -256,7 +256,7 @@ _GC: Final = ("bytes", "chunks", "manifests", "snapshots", "transaction_logs", "
     dry_run=pa.bool_(),
 )
 def _gc(repo: Repository, older_than: datetime, dry_run: bool = False) -> Iterator[Row]:
-    """Delete objects that no snapshot uses and that were written before the given time."""
+    """Delete unreferenced objects that were written before the given time, and report what was deleted."""
     found = repo.garbage_collect(older_than, dry_run=dry_run)
     counts = [getattr(found, f"{each}_deleted") for each in _GC]
     yield *counts, found.objects_failed_to_delete, dry_run
@@ -314,7 +314,7 @@ _REF: Final = {"name": _TEXT, "snapshot_id": _TEXT}
 
 @_procedure("tag", **_REF)
 def _tag(repo: Repository, name: str, version: Version = Version("main")) -> Iterator[Row]:
-    """Create a tag, unless it already exists on the given snapshot."""
+    """Create a tag, unless it already points to the given snapshot."""
     if name not in repo.list_tags() or repo.lookup_tag(name) != version:
         repo.create_tag(name, version)
     yield name, version
@@ -322,7 +322,7 @@ def _tag(repo: Repository, name: str, version: Version = Version("main")) -> Ite
 
 @_procedure("branch", **_REF)
 def _branch(repo: Repository, name: str, version: Version = Version("main")) -> Iterator[Row]:
-    """Create a branch, unless it already exists on the given snapshot."""
+    """Create a branch, unless it already points to the given snapshot."""
     if name not in repo.list_branches() or repo.lookup_branch(name) != version:
         repo.create_branch(name, version)
     yield name, version
@@ -330,7 +330,7 @@ def _branch(repo: Repository, name: str, version: Version = Version("main")) -> 
 
 @_procedure("rollback", branch=_TEXT, previous_snapshot_id=_TEXT, snapshot_id=_TEXT)
 def _rollback(repo: Repository, version: Version, tip: str | None, branch: str = "main") -> Iterator[Row]:
-    """Reset a branch to an earlier snapshot, unless a commit was made after the call was analyzed."""
+    """Reset a branch to an earlier snapshot, unless there were new commits after the call was analyzed."""
     if tip is None:
         raise RefNotFoundError(f"there is no branch {branch}", kind=ErrorKind.BRANCH_NOT_FOUND)
     if version not in (each.id for each in repo.ancestry(snapshot_id=tip)):
@@ -361,7 +361,7 @@ def _rollback(repo: Repository, version: Version, tip: str | None, branch: str =
 def _check_statistics(
     repo: Repository, version: Version | None = None, array: str | None = None
 ) -> Iterator[Row]:
-    """Read the chunks that have no statistics yet, and record their statistics."""
+    """Compute and store the statistics of all chunks that do not have statistics yet."""
     made = repo.collect_statistics(snapshot_id=version, arrays=None if array is None else [array])
     yield made.chunks, made.known, made.unchecked, made.files, list(made.arrays)
 

@@ -37,7 +37,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """The array behind a column in the schema of a table, with its metadata."""
+    """The array that holds the values of a table column, with its metadata."""
 
     name: str
     path: str
@@ -73,7 +73,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTable:
-    """The schema of a table over arrays with the same dimensions: one row per cell, one column per array."""
+    """The schema of a table formed by arrays with the same dimensions. It has one row per cell and one column
+    per array.
+    """
 
     group: str
     dims: tuple[str, ...]
@@ -82,21 +84,21 @@ class ArrayTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a table as an Arrow schema."""
+        """The table's columns as an Arrow schema."""
         return pa.schema([(column.name, column.arrow) for column in self.columns])
 
     @property
     def ddl(self) -> str:
-        """The columns of a table as Spark SQL DDL."""
+        """The table's columns as Spark SQL DDL."""
         return to_ddl(self.schema)
 
     @property
     def variables(self) -> tuple[Column, ...]:
-        """The columns of a table that are variables."""
+        """The columns that are variables, not coordinates or indices."""
         return tuple(column for column in self.columns if column.role is Role.VARIABLE)
 
     def column(self, name: str) -> Column:
-        """Return a column of a table by name. Case is ignored if only one column matches."""
+        """Return a column by name. Case is ignored if only one column matches."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -178,7 +180,7 @@ def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], 
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:
-    """The schemas of the tables of a group, one per set of dimensions, largest first."""
+    """The schemas of all tables in a group, one per set of dimensions, with the largest table first."""
 
     group: str
     tables: tuple[ArrayTable, ...]
@@ -234,7 +236,7 @@ def make_ambiguous_table_error(group: str, tables: Sequence[ArrayTable]) -> Inva
 
 
 def find_tables(session: Session, group: str = "/") -> GroupTables:
-    """Find the tables of a group and their schemas.
+    """Find the tables that the arrays of a group form, with their schemas.
 
     A group that contains only coordinates forms one table.
     """
@@ -421,7 +423,7 @@ class _Group:
 
 
 def read_array(session: Session, info: ArrayInfo) -> NDArray[Any]:
-    """Read all stored values of an array, such as a coordinate."""
+    """Read all stored values of an array. Intended for coordinates."""
     import zarr
 
     array: Any = zarr.open_array(session.store, path=info.path, mode="r")

@@ -1,6 +1,6 @@
-"""Queries, writes, ingests and maintenance on Apache Spark.
+"""Queries, writes, ingestion and maintenance on Apache Spark.
 
-Names are loaded on first use. Finding Java therefore does not import pyspark.
+Public names are imported lazily, so that looking for Java does not import pyspark.
 """
 
 from icefloe._internal.extras import SPARK

@@ -82,7 +82,7 @@ _OTHER_PYTHON = re.compile(r"Python in worker has different version: ([\d.]+) th
 _CAUSE = re.compile(r"Caused by: (?:[\w.$]+: )?(.+)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\).*?(?=\n\tat |\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([\w.]+: .+)", re.MULTILINE)
-"""The last line of a Python traceback."""
+"""Matches the last line of a Python traceback, which contains the error message."""
 _MAX_CHARACTERS = 200
 
 

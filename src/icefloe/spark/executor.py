@@ -1,4 +1,4 @@
-"""An `Executor` on a Spark cluster."""
+"""An `Executor` that runs tasks on a Spark cluster."""
 
 from __future__ import annotations
 

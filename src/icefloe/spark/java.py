@@ -40,7 +40,7 @@ def describe_missing() -> str | None:
 
 
 def find_java_from_env() -> Path | None:
-    """Find a recent enough Java in JAVA_HOME or on the PATH."""
+    """Find a sufficiently recent Java through JAVA_HOME or PATH."""
     chosen = os.environ.get("JAVA_HOME")
     if chosen:
         home = Path(chosen)

@@ -1,4 +1,4 @@
-"""Run maintenance on Spark: executors read, copy and decode, and the driver moves refs and deletes
+"""Run repository maintenance on Spark: executors read, copy and decode, and the driver moves refs and deletes
 objects."""
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _create_folder() -> Path:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock a file until it is closed or the process ends. Raises OSError if it is locked."""
+    """Lock a file until it is closed or the process ends. Raise OSError if it is already locked."""
     import fcntl  # not available on every platform
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -228,7 +228,9 @@ def _write_launcher(folder: Path, python: str) -> str:
 
 @contextmanager
 def _redirect_stderr(file: Path) -> Iterator[None]:
-    """Redirect the stderr of new processes to a file, because the JVM prints several warnings."""
+    """Redirect the stderr of child processes to a file, because the JVM prints several warnings at
+    startup.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -58,7 +58,7 @@ def convert_schema(schema: StructType) -> pa.Schema:
 
 
 def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
-    """Call Spark's `DataFrame.mapInArrow` without its warning about pandas."""
+    """Call Spark's `DataFrame.mapInArrow`, suppressing its warning about the pandas version."""
     with warnings.catch_warnings():
         # Arrow batches are never converted to pandas here, so the version of pandas does not matter.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

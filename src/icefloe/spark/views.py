@@ -218,7 +218,7 @@ class _Resolved(AnalyzeResult):
 
 @dataclass
 class _Prepared(AnalyzeResult):
-    """The analysis result of a procedure's table function: the prepared call."""
+    """The analysis result of a procedure's table function, with the prepared procedure call."""
 
     call: ProcedureCall | None = None
 

@@ -1,1 +1,1 @@
-"""Export the rows of tables as Parquet files or as Iceberg tables."""
+"""Export table rows as Parquet files or as Iceberg tables."""

@@ -50,12 +50,12 @@ _THREADS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TableExportReport(Report):
-    """The report of an export of rows to Parquet or Iceberg, or of its dry run."""
+    """The report of a table export to Parquet or Iceberg, or of a dry run."""
 
     dry_run: bool
     """True if nothing was written."""
     snapshot_id: str
-    """The snapshot that was exported."""
+    """The id of the exported snapshot."""
     columns: tuple[str, ...] = ()
     """The columns of the table."""
     rows: int = 0
@@ -88,7 +88,7 @@ class DataFile:
     """A Parquet file written by an export task."""
 
     path: str
-    """The path relative to the target of the export."""
+    """The path of the file, relative to the export target."""
     rows: int
     size_bytes: int
 
@@ -101,9 +101,9 @@ class TableExport:
     plan: ScanPlan
     terms: Partitioning
     schema: pa.Schema
-    """The columns of the files."""
+    """The Arrow schema of the files."""
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    """A random part of all file names. Concurrent runs do not overwrite each other's files."""
+    """A random component of all file names, so that concurrent runs do not overwrite each other's files."""
 
     def without_identities(self) -> TableExport:
         """Return a copy of the plan without the columns whose values are part of the folder names."""

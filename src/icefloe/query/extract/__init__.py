@@ -1,1 +1,1 @@
-"""Extract values of arrays at points, and aggregate them over zones. Each chunk is fetched once."""
+"""Extract array values at points, and aggregate them over zones. Each chunk is fetched only once."""

@@ -95,7 +95,7 @@ class _ZarrCells:
 
 
 _Selectors: TypeAlias = tuple[Any, ...]
-"""A slice or positions, per dimension."""
+"""One slice or index array per dimension."""
 _Chunk: TypeAlias = tuple[_Selectors, _Selectors, "bytes | None"]
 """The selection within a chunk, its location in the region, and the encoded chunk bytes."""
 

@@ -43,7 +43,7 @@ class CoordinateAxis:
 
     @property
     def is_closed(self) -> bool:
-        """True if the longitudes cover the whole globe, so that the last cell is next to the first."""
+        """True if the longitudes cover the whole globe, so that the last cell is adjacent to the first."""
         if not self.turns or len(self.values) < 2:
             return False
         step = abs(self.values[-1] - self.values[0]) / (len(self.values) - 1)
@@ -82,14 +82,14 @@ def find_axis(scan: TableScan, name: str) -> CoordinateAxis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellGroup:
-    """The cells to extract from one chunk."""
+    """The requested cells that lie in one chunk."""
 
     region: tuple[slice, ...]
     """The extent of the chunk along the lookup dimensions."""
     places: tuple[Indices, ...]
     """The positions of the cells within the region, per lookup dimension."""
     rows: Indices
-    """The indices of the cells among all requested cells."""
+    """The index of each cell in the list of all requested cells."""
 
 
 def group_by_chunk(edges: Sequence[Indices], cells: Sequence[Indices]) -> Iterator[CellGroup]:
@@ -128,7 +128,7 @@ class ExtractionBlocks:
         return int(np.prod([len(self.plan.edges[axis]) for axis in self.rest], dtype=np.int64))
 
     def group_cells(self, column: Column, cells: Sequence[Indices]) -> Iterator[CellGroup]:
-        """Group cells, given by their positions, by the chunk of a variable that contains them."""
+        """Group cells, given by their positions, by the variable's chunk that contains them."""
         if column.array is None:
             raise TypeError(f"{column.name} has no array")
         edges = column.array.edges

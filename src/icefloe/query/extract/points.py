@@ -230,7 +230,7 @@ def _get_tolerance(tolerance: Any, name: str) -> float:
 
 
 Found = tuple[NDArray[np.int64], Floats]
-"""Positions and weights, of shape `(candidates, points)`."""
+"""Cell positions and their weights, both of shape `(candidates, points)`."""
 
 
 def _find_nearest(axis: CoordinateAxis, wanted: Floats, tolerance: float) -> Found:
@@ -361,7 +361,7 @@ def _repeat_rows(column: pa.ChunkedArray, times: int) -> pa.Array:
 def _gather_values(
     plan: PointPlan, arrays: ExtractionArrays, column: Column, block: Block, shape: tuple[int, ...]
 ) -> pa.Array:
-    """Return the values of a variable at all points for one block."""
+    """Return the weighted values of a variable at all points, for one block."""
     coding, samples = get_coding(column), plan.samples
     corners, count = samples.weights.shape
     found: Any = None

@@ -158,7 +158,7 @@ def _parse_results(scan: TableScan, results: Mapping[str, Any]) -> tuple[tuple[s
 
 
 def _find_plane(scan: TableScan) -> tuple[CoordinateAxis, CoordinateAxis]:
-    """Return the axes of latitude and longitude."""
+    """Return the lookup axes for latitude and longitude."""
     columns = scan.coordinates.table.columns
     flat = [c for c in columns if c.role is Role.DIMENSION and c.array is not None]
     lat = [c.name for c in flat if c.array is not None and is_latitude(c.name, c.array.attributes)]

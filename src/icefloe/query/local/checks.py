@@ -1,4 +1,4 @@
-"""Evaluate the checks of protected branches: SQL queries and Python functions."""
+"""Evaluate branch protection checks: SQL queries and Python functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icefloe.query.local.sql import parse_select, run_local_query
 from icefloe.session import Session
 
 TABLE: Final = "this"
-"""The table name by which a check's query refers to the new snapshot."""
+"""The table name that stands for the new snapshot in the SQL query of a check."""
 _SHOWN_ROWS: Final = 5
 
 
@@ -25,7 +25,7 @@ class Failure:
 
     reason: str
     rows: tuple[Mapping[str, Any], ...] = ()
-    """The first offending rows."""
+    """The first few offending rows."""
 
 
 def validate_query(text: str) -> None:

@@ -57,7 +57,7 @@ class LocalResult:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """A result column of a SELECT with aggregates: a group key, or an aggregate."""
+    """A result column of an aggregating SELECT: a group key or an aggregate."""
 
     name: str
     key: int | None
@@ -265,7 +265,7 @@ def _find_keys(found: LocalScan, select: exp.Select) -> tuple[list[GroupTerm], l
 
 
 def _find_term(key: exp.Expr) -> str | None:
-    """Return a group key as text, such as `lat` or `month(time)`; None for other expressions."""
+    """Return the text of a GROUP BY key, such as `lat` or `month(time)`, or None for other expressions."""
     inner = key.unnest()
     if isinstance(inner, exp.Column):
         return str(inner.name)
@@ -326,7 +326,7 @@ def _find_type(function: str, column: Column) -> pa.DataType:
 
 
 def _find_order(select: exp.Select, outputs: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the columns of ORDER BY with their directions."""
+    """Return the ORDER BY columns with their sort directions."""
     order = select.args.get("order")
     found = []
     for each in order.expressions if order is not None else []:

@@ -1,1 +1,1 @@
-"""Select chunks of arrays, read them, and reduce them."""
+"""Table scans: select chunks of arrays, read them, and reduce them."""

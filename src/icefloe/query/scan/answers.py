@@ -31,7 +31,7 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Variable:
-    """A variable and the statistics of its chunks."""
+    """A variable with the statistics of its chunks."""
 
     statistics: ChunkStatistics
     coding: Coding
@@ -56,7 +56,7 @@ class BlockDecisions:
     skipped: Mask
     answered: Mask
     codes: tuple[NDArray[np.int64], ...]
-    """The group of each span, per dimension; -1 if a span contains several groups."""
+    """The group number of each span, per dimension; -1 if a span contains cells of several groups."""
     cells: NDArray[np.int64]
     """The number of cells that satisfy the filters in each block that is computed from statistics."""
     variables: Mapping[str, _Variable]
@@ -110,7 +110,9 @@ def _load_variables(
 
 
 def _find_codes(axis: GroupedAxis, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the group of each span; -1 if a span has several groups or is only partly selected."""
+    """Return the group number of each span; -1 if a span contains several groups or is only partly
+    selected.
+    """
     if not len(spans):
         return np.zeros(0, np.int64)
     # Spans are ascending and do not overlap: reduce each one, and ignore the gaps between them.

@@ -79,7 +79,7 @@ class NullTest:
     """An `IS NULL` or `IS NOT NULL` condition on a variable."""
 
     wanted: bool
-    """True for `IS NULL`."""
+    """True for `IS NULL`, False for `IS NOT NULL`."""
 
     @property
     def holds_for_null(self) -> bool:

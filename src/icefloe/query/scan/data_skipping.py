@@ -31,7 +31,7 @@ class ChunkCounts:
     """The numbers of chunks that a scan skips, computes from statistics, and reads."""
 
     chunks: int = 0
-    """The number of chunks of the scanned variables in the whole table."""
+    """The total number of chunks of the scanned variables."""
     answered: int = 0
     """The number of chunks whose statistics are used instead of reading them."""
     read: int = 0
@@ -95,7 +95,7 @@ class BlockGrid:
         self._rows: list[NDArray[np.int64]] = []
         self._starts: list[NDArray[np.int64]] = []
         self._sizes: dict[int, NDArray[np.int64]] = {}
-        """The number of chunks in each block, per dimension of the table."""
+        """The number of the variable's chunks in each block, keyed by table dimension."""
         for axis, edges in zip(column.axes, column.array.edges, strict=True):
             first = np.searchsorted(edges, spans[axis][:, 0])
             last = np.maximum(np.searchsorted(edges, spans[axis][:, 1]), first + 1)

@@ -42,7 +42,7 @@ class GroupedAxis:
     codes: NDArray[np.int64]
     """The group number of each index; -1 if the index is not selected."""
     firsts: NDArray[np.int64]
-    """The first index of each group."""
+    """The first index along the dimension that belongs to each group."""
 
     @property
     def groups(self) -> int:
@@ -94,8 +94,8 @@ def _take(missing: Mask | None, indices: Any) -> Mask | None:
 def _number_groups(
     terms: Sequence[tuple[Values, Any]], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number the distinct combinations of values. Return the group number of each index, and the first index
-    of each group."""
+    """Assign a group number to each distinct combination of values. Return the group number of each index,
+    and the first index of each group."""
     if not terms:
         return np.zeros(count, np.int64), np.zeros(min(count, 1), np.int64)
     codes = np.zeros(count, np.int64)

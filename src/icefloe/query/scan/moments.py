@@ -22,7 +22,7 @@ MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "std": ("count", "shifted", "squares"),
     "var": ("count", "shifted", "squares"),
 }
-"""The moments that each aggregate function needs."""
+"""The moments that are needed to compute each aggregate function."""
 CELLS: Final = ".cells"
 """The name of the column that holds the number of cells per group, including cells with missing values."""
 EXTREMES: Final = ("min", "max")

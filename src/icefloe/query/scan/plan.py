@@ -29,7 +29,7 @@ from icefloe.session import Session
 PARTITION_BYTES: Final = 64 * 2**20
 BATCH_ROWS: Final = 65536
 _ROWS_WITHOUT_CHUNKS: Final = 2**20
-"""The number of rows per block in a table without variables, which has no chunks."""
+"""The number of rows per block in a table that has no variables and therefore no chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TableScan:
     """The coordinate values of the whole table."""
     selection: Selection
     location: str = ""
-    """The repository and the version, for display."""
+    """The repository location and version, for display."""
     partition_bytes: int = PARTITION_BYTES
     batch_rows: int = BATCH_ROWS
     statistics: TableStatistics | None = None
@@ -85,7 +85,7 @@ class TableScan:
         return replace(self, table=self.table.select_columns(flat))
 
     def plan(self) -> ScanPlan:
-        """Plan a scan: divide the chunks among tasks.
+        """Plan how to divide the chunks of the scan among tasks.
 
         Chunks in which no cell satisfies the filters are skipped.
         """
@@ -168,17 +168,17 @@ class ScanPlan:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of a scan."""
+        """The number of partitions in the plan."""
         return len(self.starts) - 1
 
     def blocks(self, partition: int) -> Iterator[Block]:
-        """Yield the blocks of one partition of a scan."""
+        """Yield the blocks of one partition."""
         first, last = int(self.starts[partition]), int(self.starts[partition + 1])
         numbers = range(first, last) if self.kept is None else self.kept[first:last].tolist()
         return map(self.block, numbers)
 
     def block(self, number: int) -> Block:
-        """Return a block of a scan by number."""
+        """Return the block with the given number, as one span per dimension."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
         return tuple(self.make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
@@ -235,7 +235,7 @@ def make_plan(
     partition_bytes: int = PARTITION_BYTES,
     order: Sequence[int] | None = None,
 ) -> ScanPlan:
-    """Plan the partitions of a scan: consecutive blocks with about the given number of bytes."""
+    """Divide a scan into partitions: runs of consecutive blocks with about the given number of bytes."""
     axes = tuple(range(len(table.dims)) if order is None else order)
     spans = [
         _find_spans(edges, wanted)
@@ -278,7 +278,9 @@ def _count_selected(spans: NDArray[np.int64], wanted: Indices | None) -> NDArray
 
 
 def _cut_partitions(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return the first block of each partition. A partition has at most `most` rows, or a single block."""
+    """Return the first block of each partition. A partition has at most `most` rows, or consists of a single
+    block.
+    """
     if not len(rows):
         return np.zeros(1, np.int64)
     before = np.cumsum(rows) - rows

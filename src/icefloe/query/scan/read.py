@@ -26,7 +26,7 @@ _KEPT_BYTES: Final = 2**27
 def read_partition(
     session: Session, plan: ScanPlan, partition: int, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one partition of a scan, block by block, in the order of the dimensions."""
+    """Read the rows of one scan partition, block by block. Within a block, rows are in dimension order."""
     for block, values in read_blocks(session, plan, partition):
         yield from make_batches(plan, block, values, batch_rows)
 
@@ -69,7 +69,7 @@ class TableArrays:
         }
 
     def read(self, block: Block) -> list[Values]:
-        """Read the values of all columns of a scan in one block."""
+        """Read the stored values of all columns in one block."""
         found: dict[str, Values] = {}
         return [self._read(column, block, found) for column in self._columns]
 

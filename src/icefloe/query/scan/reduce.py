@@ -61,14 +61,14 @@ class Aggregation:
     whole: bool
     """True if no group spans two partitions. The results of each task are then final and need no merging."""
     shifts: Mapping[str, float]
-    """A value near the mean of each variable. It is subtracted before squaring, to preserve precision."""
+    """A value near the center of each variable, which is subtracted before squaring to preserve precision."""
     filters: tuple[ValueFilter, ...] = ()
     """Conditions on variables. Cells that do not satisfy them are ignored."""
     answers: Mapping[Moment, Values] | None = None
     """The moments of all blocks that are computed from statistics, with one value per group; None if there
     are no such blocks."""
     answered_groups: tuple[NDArray[np.int64], ...] = ()
-    """The groups of `answers`, per dimension."""
+    """The group numbers of the values in `answers`, per dimension."""
     counts: ChunkCounts = field(default_factory=ChunkCounts)
     """The numbers of chunks that are skipped, computed from statistics, and read."""
 
@@ -373,7 +373,7 @@ def to_bigint(sums: Values, empty: Mask) -> pa.Array:
 
 
 def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
-    """Decode the values of a column as numbers, with a mask of missing values."""
+    """Decode stored values of a column to numbers. Also return a mask of missing values."""
     if column.coding is None:
         return raw, None
     return column.coding.decode(raw)
@@ -400,7 +400,7 @@ class GroupMoments:
         return self._held[moment].reshape(-1)
 
     def add(self, block: Block, values: Sequence[Values]) -> None:
-        """Reduce the cells of a block, and add them to the moments of their groups."""
+        """Reduce the cells of a block, and merge the result into the moments of their groups."""
         inner = [_Reduction(_get_codes(axis, span)) for axis, span in zip(self._axes, block, strict=True)]
         places = np.ix_(
             *(np.searchsorted(groups, each.groups) for groups, each in zip(self.groups, inner, strict=True))
@@ -485,7 +485,7 @@ def _sum_exactly(numbers: Values, missing: Mask | None, inner: Sequence[_Reducti
 
 
 def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
-    """Return the initial value and the dtype of a moment."""
+    """Return the initial value and the dtype for accumulating a moment."""
     if moment.arrow == WIDE_SUM:
         return 0, np.dtype(object)
     dtype = np.dtype("M8[us]") if moment.arrow == TIMESTAMP else np.dtype(moment.arrow.to_pandas_dtype())

@@ -249,8 +249,8 @@ class _SelectReader:
         return filters
 
     def _drop_where(self, select: exp.Expr) -> Edit:
-        """Return the edit that replaces the WHERE conditions with `true`. They already hold for all counted
-        cells."""
+        """Return the edit that replaces the WHERE conditions with `true`, because they hold for all cells
+        that the scan counts."""
         where: Any = select.args["where"]
         parts = [part.meta for column in where.find_all(exp.Column) for part in column.parts]
         first = min((meta["start"] for meta in parts if "start" in meta), default=0)
@@ -414,8 +414,8 @@ class _SelectReader:
         return f"({text})" if condition is None else f"(CASE WHEN {condition} THEN {text} END)"
 
     def _get_filter(self, node: exp.Expr) -> str | None:
-        """Return the condition of FILTER (WHERE ...), which may use coordinates only; None without such a
-        filter."""
+        """Return the condition in FILTER (WHERE ...), which may use only coordinates, or None if there is no
+        such clause."""
         whole = _include_filter(node)
         if whole is node:
             return None
@@ -461,7 +461,7 @@ class _SelectReader:
 
 
 def find_function(node: exp.Expr) -> str | None:
-    """Return the name of a supported SQL aggregate; None for other expressions."""
+    """Return the name of the aggregate function if icefloe can compute it from moments, otherwise None."""
     if isinstance(node, exp.Anonymous):
         return _NAMED.get(node.name.lower())
     return _FUNCTIONS.get(type(node))
@@ -490,7 +490,7 @@ def _has_outside_names(scope: Scope) -> bool:
 
 
 def _is_unnamed(node: exp.Expr, select: exp.Expr) -> bool:
-    """Return whether an aggregate is part of a result column without an alias."""
+    """Return True if an aggregate is part of a result column that has no alias."""
     while node.parent is not None and node.parent is not select:
         node = node.parent
     named = isinstance(node, exp.Alias) and "start" in node.args["alias"].meta
@@ -498,7 +498,7 @@ def _is_unnamed(node: exp.Expr, select: exp.Expr) -> bool:
 
 
 def _is_window(node: exp.Expr) -> bool:
-    """Return whether a function is a window function over the result rows."""
+    """Return True if a function is used as a window function over the result rows."""
     whole = _include_filter(node)
     return isinstance(whole.parent, exp.Window) and whole.parent.this is whole
 
@@ -547,7 +547,9 @@ class AggregateArgument:
         return self._is_monotonic(self.expression, increasing=True)
 
     def _is_monotonic(self, each: exp.Expr, *, increasing: bool) -> bool:
-        """Return whether an expression increases with the variable, or is linear in it."""
+        """Return True if an expression increases with the variable or, unless `increasing` is set, is linear
+        in it.
+        """
         varying = [side for side in each.iter_expressions() if self._contains_variable(side)]
         match each:
             case exp.Column():
@@ -581,7 +583,7 @@ class AggregateArgument:
         return bool(parts) and all(self._is_monotonic(part, increasing=increasing) for part in parts)
 
     def _contains_variable(self, each: exp.Expr) -> bool:
-        """Return whether an expression contains the variable."""
+        """Return True if an expression contains the variable."""
         own = self.variable.name.lower()
         return any(column.name == own for column in each.find_all(exp.Column))
 

@@ -1,4 +1,4 @@
-"""Find the columns of each table that a SQL query uses, and its conditions on coordinates."""
+"""Find which columns of each table a SQL query uses, and which conditions its rows must satisfy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def assume_everything(query: Query) -> Analysis:
 
 
 class _Analyzer:
-    """A copy of a query in which every column is qualified with its table."""
+    """An analyzer that works on a copy of the query in which every column is qualified with its table."""
 
     def __init__(
         self, query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
@@ -146,7 +146,7 @@ class _Analyzer:
         return found
 
     def find_single_table_selects(self) -> Iterator[tuple[int, Scope]]:
-        """Yield the SELECTs that read a single table use and no columns of outer queries."""
+        """Yield the SELECTs that read exactly one table use and no columns of outer queries."""
         for scope in self._scopes:
             outer = any(column.table for column in scope.external_columns)
             if not isinstance(scope.expression, exp.Select) or outer:

@@ -189,8 +189,7 @@ def _unify_using(condition: exp.Expr) -> None:
 
 
 Link = tuple[exp.Column, exp.Column]
-"""Two columns that are equal in all needed rows. A condition that holds for the first also holds for the
-second."""
+"""A pair of columns that are equal in all needed rows. A condition on the first also holds for the second."""
 
 
 def _find_link(

@@ -37,7 +37,7 @@ class TableUse:
     """The end position of the table name in the query text, including the version clause."""
     has_alias: bool
     alias_at: int
-    """The position at which an alias can be inserted: after TABLESAMPLE, if present."""
+    """The text position at which an alias can be inserted, after a TABLESAMPLE clause if present."""
     version: Mapping[str, str]
     """The version, as data source options."""
 
@@ -157,7 +157,9 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
 
 
 def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> None:
-    """Raise an error for statements such as CREATE VIEW, in which Spark cannot find the table."""
+    """Raise an error for statements such as CREATE VIEW, in which Spark cannot resolve the repository's
+    table.
+    """
     named = next((repos[word] for word in re.findall(r"\w+", text.lower()) if word in repos), None)
     if named is None:
         return

@@ -51,7 +51,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class KnownColumn:
-    """A coordinate whose values are known, so that SQL predicates on it can be evaluated."""
+    """A coordinate with known values, on which SQL predicates can be evaluated."""
 
     values: Values
     missing: Mask | None

@@ -52,7 +52,7 @@ class TableReads:
     """The chunks that a SQL query reads from one relation, and how it reads them."""
 
     table: str
-    """The name of the table in the query."""
+    """The table name, as written in the query."""
     method: str
     """`groups` if tasks aggregate the chunks that they read, `rows` if Spark receives rows."""
     counts: ChunkCounts
@@ -115,7 +115,7 @@ class ArrayRelation:
         return keep_columns(self._choose_table(needs), needs).schema
 
     def title(self, needs: TableNeeds) -> str:
-        """Return a title for Spark's web UI with the repository and the version."""
+        """Return a title for Spark's web UI that names the repository and the version."""
         scan = self._scan_all(needs)
         return replace(scan, table=keep_columns(scan.table, needs)).title
 
@@ -157,7 +157,7 @@ class ArrayRelation:
         return self._scan_all(needs)
 
     def aggregate_title(self, needs: TableNeeds, aggregation: Aggregation) -> str:
-        """Return a title for Spark's web UI with the variables that a query aggregates."""
+        """Return a title for Spark's web UI that names the variables that the query aggregates."""
         return self._scan_all(needs).title_of(column.name for column in aggregation.plan.table.columns)
 
     def _scan_all(self, needs: TableNeeds) -> TableScan:

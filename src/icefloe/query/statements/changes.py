@@ -1,4 +1,4 @@
-"""Check statements that change arrays, and translate their clauses to Spark SQL expressions."""
+"""Validate statements that change arrays, and translate their clauses to Spark SQL expressions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clause:
     kind: str
     condition: str | None
     values: Mapping[str, str]
-    """The new value of each variable that the clause sets, as a SQL expression."""
+    """The new value of each variable that the clause sets, as a SQL expression keyed by variable name."""
     coordinates: Mapping[str, str] = field(default_factory=dict)
     """The coordinates of an inserted cell, as one SQL expression per dimension. Empty for existing cells."""
 
@@ -136,7 +136,9 @@ def divide_columns(table: ArrayTable, names: Sequence[str]) -> tuple[dict[str, i
 
 
 def _check_deletable(column: Column, session: Session) -> None:
-    """Raise an error unless the fill value of an array marks missing values."""
+    """Raise an error if an array has no fill value that represents missing values, because DELETE needs
+    one.
+    """
     info = column.array
     if info is None or column.coding is None or _has_missing_value(info, session):
         return

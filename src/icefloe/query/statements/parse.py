@@ -30,7 +30,7 @@ that begins with SHOW.
 
 @dataclass(frozen=True, slots=True)
 class TargetName:
-    """The parsed name of the table that a SQL statement changes."""
+    """The parsed name of the target table of a SQL statement."""
 
     repo: str
     text: str
@@ -93,7 +93,7 @@ class Merge:
     """The source table or query with its alias, as written."""
     source_alias: str
     on: tuple[str, ...]
-    """The conditions of ON, which are combined with AND."""
+    """The conditions in the ON clause, which are combined with AND."""
     clauses: tuple[MergeClause, ...]
 
 
@@ -104,7 +104,7 @@ class UpdateOrDelete:
     target: TargetName
     action: SetValues | DeleteCells
     where: str
-    """The WHERE clause with its keyword; empty if there is none."""
+    """The WHERE clause, including the keyword; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +450,7 @@ class _StatementTokens:
         return int(self.tokens[at].start)
 
     def word(self, at: int) -> str:
-        """Return a token as written."""
+        """Return the text of a token as written."""
         return self.cut(at, at + 1)
 
     def upper(self, at: int) -> str:
@@ -466,7 +466,7 @@ class _StatementTokens:
         return self.upper(0) == first and self.upper(1) in second
 
     def cut(self, start: int, stop: int) -> str:
-        """Return the text between two tokens."""
+        """Return the statement text from one token up to another."""
         if start >= stop:
             return ""
         return self.text[self.start(start) : int(self.tokens[stop - 1].end) + 1]

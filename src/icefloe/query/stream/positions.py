@@ -20,7 +20,7 @@ from icefloe.session import Session
 from icefloe.snapshots import SnapshotInfo
 
 START: Final = ""
-"""The position before the first commit."""
+"""The stream position before the first commit."""
 GRAINS: Final = ("rows", "chunks", "commits")
 _ON_LOST_BASE: Final = ("fail", "diff", "reload")
 _NOT_FOR_STREAMS: Final = ("tag", "snapshot", "versionAsOf", "timestampAsOf", "sel", "isel", "table")
@@ -29,12 +29,12 @@ _BOOKMARK: Final = "icefloe.stream."
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a stream and of its start position, parsed from the options of the data source."""
+    """The settings of a streaming read, parsed from the data source options."""
 
     branch: str
     grain: str
     start: str
-    """`earliest`, `latest`, a version or a time."""
+    """Where a new stream starts: `earliest`, `latest`, a version or a time."""
     most_commits: int | None
     most_bytes: int | None
     bookmark: str | None
@@ -42,7 +42,7 @@ class StreamSettings:
 
     @staticmethod
     def from_options(options: QueryOptions) -> StreamSettings:
-        """Parse the settings of a stream and of its start position from the options of the data source."""
+        """Parse the settings of a streaming read from the data source options."""
         for name in _NOT_FOR_STREAMS:
             if options.text(name):
                 raise InvalidInputError(

@@ -62,7 +62,7 @@ class TableChanges:
     """The row changes of a table between two versions. Rows are matched by coordinate label."""
 
     old: TableScan | None
-    """The earlier version; None if the table did not exist."""
+    """A scan of the earlier version; None if the table did not exist then."""
     new: TableScan
     matches: tuple[Indices, ...]
     """For each dimension, the position in the earlier version of each label in the later version; -1 for new
@@ -176,7 +176,7 @@ class TableChanges:
         return scans
 
     def read_removed(self, scan: TableScan, partition: int) -> Iterator[pa.RecordBatch]:
-        """Read the coordinates of removed rows. Variables are null."""
+        """Read the coordinates of removed rows. Their variables are null."""
         schema = self.new.table.schema
         for batch in read_partition(scan.session, scan.plan(), partition, self.new.batch_rows):
             names = batch.schema.names
@@ -208,7 +208,7 @@ def _to_plain(labels: Values) -> Values:
 
 
 def _read_labels(scan: TableScan, dim: str) -> Values:
-    """Return the labels of a dimension: its coordinate, or its indices if it has no coordinate."""
+    """Return the labels along a dimension: its coordinate values, or its indices if it has no coordinate."""
     column = next(
         column
         for column in scan.table.columns

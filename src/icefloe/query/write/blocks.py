@@ -83,7 +83,7 @@ class BlockWriter:
         }
 
     def write(self, parts: Sequence[pa.RecordBatch]) -> None:
-        """Write all rows of one block. Cells without a row keep their values."""
+        """Write all rows that belong to one block. Cells without a row keep their values."""
         rows = pa.Table.from_batches(parts).combine_chunks()
         block = int(rows.column(0)[0].as_py())
         region = self._target.region(block)

@@ -104,7 +104,7 @@ class _OpenColumn:
         self._values: NDArray[Any] | None = None
 
     def read(self, block: int, region: tuple[slice, ...], positions: tuple[NDArray[Any], ...]) -> pa.Array:
-        """Read the values at some cells of a block."""
+        """Read the column's values at the given cells of a block."""
         column = self.column
         mine = [positions[axis] for axis in column.axes]
         if self._array is None or column.coding is None:

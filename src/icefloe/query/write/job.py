@@ -41,7 +41,7 @@ class WriteJob:
 
     @staticmethod
     def from_options(options: QueryOptions, mode: str) -> WriteJob:
-        """Create the job from the options of a Spark write."""
+        """Create a write job from the options of a Spark write."""
         request = CommitRequest.from_options(options)
         return WriteJob(options.group, mode, Template.from_options(options), request)
 
@@ -69,7 +69,7 @@ class WriteJob:
     def write(
         self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
     ) -> tuple[Collected, ...]:
-        """Write rows in this process.
+        """Write rows into the arrays of the session, in this process.
 
         Raise an error if a row is in a block that another task has `claimed`.
         """

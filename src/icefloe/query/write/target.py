@@ -131,14 +131,14 @@ class CoordinateIndex:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A target array to which the values of a column are written."""
+    """A target array into which the values of one column are written."""
 
     name: str
     path: str
     axes: tuple[int, ...]
     coding: Coding
     fresh: bool
-    """True if the array was created for this write, so that it is empty."""
+    """True if this write created the array, which is therefore still empty."""
 
 
 @dataclass(frozen=True, slots=True)
