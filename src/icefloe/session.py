@@ -435,9 +435,8 @@ class Session(Shown):
         forward
             A function that returns the new coordinates of a chunk, or None to leave it unchanged.
         backward
-            A function that returns the previous coordinates of a chunk. With this function, positions whose
-            chunk moved away and to which no chunk moved read as the fill value. Without it, they keep their
-            data.
+            A function that returns the previous coordinates of a chunk. With this function, existing chunks
+            to which no chunk is moved read as the fill value. Without it, they keep their data.
 
         Raises
         ------
