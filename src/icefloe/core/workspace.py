@@ -1,4 +1,4 @@
-"""A base snapshot with uncommitted changes, as one hierarchy of groups, arrays and chunks."""
+"""The workspace of a session: a base snapshot and uncommitted changes, as one hierarchy."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ from icefloe.format.snapshot import (
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):
-    """Error raised when a store writes to a read-only workspace. A ValueError, as zarr expects."""
+    """Error raised for writes to a read-only store. It is a ValueError, as zarr expects."""
 
 
 def read_only_store() -> ReadOnlyStoreError:
-    """Return the error for a write to the workspace of a session that is read-only, always or since its
-    commit."""
+    """Return the error for a write to a session that is read-only, either from the start or since its
+    commit.
+    """
     return ReadOnlyStoreError(
         "store was opened in read-only mode and does not support writing; the store of a committed session"
         " is also a read-only store: open a new one with Repository.writable_session",
@@ -60,10 +61,10 @@ def read_only_store() -> ReadOnlyStoreError:
 
 
 class Workspace:
-    """The workspace of a session: the hierarchy of a snapshot with uncommitted changes. Thread-safe.
+    """The workspace of a session: the hierarchy of its base snapshot with uncommitted changes. Thread-safe.
 
-    During a commit, changes by other threads wait until it has finished. They continue if it failed, and
-    raise ReadOnlyStoreError if it succeeded. A change whose call has returned is never lost.
+    While one thread commits, changes by other threads wait. They continue if the commit fails, and raise
+    ReadOnlyStoreError if it succeeds. A change whose call has returned is never lost.
 
     A node does not require parents: Zarr writes a node and its implicit groups concurrently, in any order, so
     a group may be created after its members. Nodes inside an array are rejected.
@@ -71,13 +72,13 @@ class Workspace:
     Parameters
     ----------
     base
-        The base snapshot, or its id. An id is read on first use.
+        The base snapshot, or its id. With an id, the snapshot is read on first use.
     assets
-        The objects of the repository.
+        The asset store of the repository.
     changes
         Uncommitted changes.
     read_only
-        Refuse changes.
+        Reject changes.
     """
 
     def __init__(
@@ -92,14 +93,15 @@ class Workspace:
         self.assets = assets
         self.changes = changes or ChangeSet()
         self.rewritten: dict[Any, Any] = {}
-        """The manifests that the latest commit attempt wrote; see `core.commit.flush`."""
+        """The manifests that the latest commit attempt wrote. See `core.commit.flush`."""
         self.rewrites_all = False
         """True if the commit rewrites all manifests with the current splitting rules."""
         self._lock: threading.RLock = fork_safe_lock(reentrant=True)
         self._commit_ended = threading.Condition(self._lock)
         self._committer: tuple[int, int] | None = None
-        """The process and the thread that commits. A forked child does not wait for a thread of its
-        parent."""
+        """The process id and thread id of the committing thread. A forked child does not wait for a thread of
+        its parent.
+        """
         self._read_only = read_only
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: PathIndex | None = None
@@ -110,7 +112,7 @@ class Workspace:
 
     @property
     def base(self) -> Snapshot:
-        """The base snapshot of the workspace."""
+        """The base snapshot, which is read on first use."""
         base = self._base
         if isinstance(base, SnapshotId):
             loaded = self.assets.snapshot(base)
@@ -122,29 +124,29 @@ class Workspace:
 
     @property
     def base_id(self) -> SnapshotId:
-        """The id of the base snapshot of the workspace. Does not read the snapshot."""
+        """The id of the base snapshot. The snapshot is not read."""
         base = self._base
         return base if isinstance(base, SnapshotId) else base.id
 
     @property
     def unread_base(self) -> Snapshot | SnapshotId:
-        """The base snapshot of the workspace if it was read, otherwise its id."""
+        """The base snapshot if it has already been read, otherwise its id."""
         return self._base
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Return a context in which no other thread can change the workspace."""
+        """Return a context manager during which no other thread can change the workspace."""
         return self._lock
 
     @contextmanager
     def editing(self) -> Iterator[None]:
-        """Make several changes to the workspace at once, after the commit of another thread has ended."""
+        """Lock the workspace for several changes, after waiting for the commit of another thread."""
         with self._lock:
             self._admit_change()
             yield
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Block changes to the workspace by other threads while this thread commits. Reads continue."""
+        """Block changes by other threads while this thread commits. Reads continue."""
         with self._lock:
             self._wait_for_commit()
             outer, self._committer = self._committer, (os.getpid(), threading.get_ident())
@@ -157,16 +159,16 @@ class Workspace:
 
     @property
     def is_committing(self) -> bool:
-        """True while a change to the workspace would have to wait for a commit."""
+        """True while another thread commits, so that changes would have to wait."""
         return self._committer is not None
 
     def close(self) -> None:
-        """Make the workspace read-only, because its changes were committed."""
+        """Make the workspace read-only after its changes were committed."""
         with self._lock:
             self._read_only = True
 
     def _admit_change(self) -> None:
-        """Wait until no other thread commits; raise an error if the workspace is read-only then."""
+        """Wait until no other thread is committing; raise an error if the workspace has become read-only."""
         self._wait_for_commit()
         if self._read_only:
             raise read_only_store()
@@ -192,7 +194,7 @@ class Workspace:
     # Nodes
 
     def node(self, path: str) -> NodeSnapshot | None:
-        """Return the group or array at a path of the workspace, if there is one."""
+        """Return the group or array at a path; None if there is none."""
         changes = self.changes
         changed = changes.created.get(path) or changes.updated.get(path)
         if changed is not None:
@@ -213,11 +215,11 @@ class Workspace:
         return found
 
     def _list_vacated_paths(self) -> set[str]:
-        """Return paths of the base snapshot from which nodes moved away."""
+        """Return the paths in the base snapshot from which nodes were moved away."""
         return set(self.changes.moved.values()) - set(self.changes.moved)
 
     def array(self, path: str) -> NodeSnapshot:
-        """Return the array at a path of the workspace; raise an error if there is none."""
+        """Return the array at a path; raise an error if there is none."""
         node = self.node(path)
         if node is None:
             raise NodeNotFoundError(
@@ -231,7 +233,7 @@ class Workspace:
         return node
 
     def paths(self) -> Sequence[str]:
-        """Return the sorted paths of all nodes in the workspace."""
+        """Return the sorted paths of all nodes."""
         with self._lock:
             return self._path_index().paths()
 
@@ -242,7 +244,7 @@ class Workspace:
         return known
 
     def below(self, group: str) -> list[str]:
-        """Return the sorted paths of a node in the workspace, and of all nodes below it."""
+        """Return the sorted paths of a node and of all nodes below it."""
         with self._lock:
             if group == ROOT:
                 return list(self.paths())
@@ -254,14 +256,12 @@ class Workspace:
             return own + list(paths[first:end])
 
     def has_nodes_below(self, group: str) -> bool:
-        """Return True if the workspace has nodes below a path. The path itself does not have to exist."""
+        """Return True if there are nodes below a path. The path itself does not have to exist."""
         with self._lock:
             return self._path_index().has_below(group)
 
     def children(self, group: str) -> list[str]:
-        """Return the names of the nodes directly below a group of the workspace, including implicit
-        groups.
-        """
+        """Return the names of the nodes directly inside a group, including implicit groups."""
         prefix = ROOT if group == ROOT else group + "/"
         names: list[str] = []
         with self._lock:
@@ -283,7 +283,7 @@ class Workspace:
         return frozenset(_list_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
-        """Return the paths of arrays in the workspace that may have chunks."""
+        """Return the paths of all arrays that may have chunks."""
         changes = self.changes
         changed = {delta.path for delta in tuple(changes.chunks.values())}
         candidates = self._written_in_base | changed | changes.moved.keys()
@@ -293,7 +293,7 @@ class Workspace:
         return [node for node in found if node is not None and isinstance(node.node_data, ArrayNodeData)]
 
     def metadata_bytes(self, paths: Sequence[str]) -> int:
-        """Return the number of bytes of the zarr.json documents of some nodes in the workspace."""
+        """Return the total size of the zarr.json documents of some nodes, in bytes."""
         changes, base = self.changes, self.base.nodes
         apart = {*changes.created, *changes.updated, *changes.moved}
         total = sum(len(node.user_data) for path in paths if path in apart and (node := self.node(path)))
@@ -304,7 +304,7 @@ class Workspace:
         return total + int(base.columns["user_data"].lengths[same].sum())
 
     def set_metadata(self, path: str, user_data: bytes) -> None:
-        """Create the node at a path of the workspace, or change its zarr.json."""
+        """Set the zarr.json of the node at a path. The node is created if it does not exist."""
         node_data = parse_zarr_metadata(user_data, path, rectilinear=self.assets.spec.counts_chunks)
         with self._lock:
             self._admit_change()
@@ -330,7 +330,7 @@ class Workspace:
             kept[path] = changed
 
     def create_node(self, node: NodeSnapshot) -> None:
-        """Add a node to the workspace at a path where there is none. The caller has checked the path."""
+        """Create a node at a path where there is none. The caller must have checked the path."""
         with self._lock:
             known = self._path_index()
             self.changes.created[node.path] = node
@@ -361,7 +361,7 @@ class Workspace:
         self.changes.chunks.pop(array.id, None)
 
     def delete_node(self, path: str) -> None:
-        """Delete a node of the workspace and all nodes below it, if it exists."""
+        """Delete a node and all nodes below it, if it exists."""
         with self._lock:
             self._admit_change()
             changes, known = self.changes, self._path_index()
@@ -377,7 +377,7 @@ class Workspace:
             known.remove(path, gone, changes)
 
     def move(self, source: str, target: str) -> None:
-        """Move or rename a node of the workspace and all nodes below it. There must be no other changes."""
+        """Move or rename a node and all nodes below it. There must be no changes other than moves."""
         with self._lock:
             self._admit_change()
             self._check_move(source, target)
@@ -417,7 +417,7 @@ class Workspace:
     # Chunks
 
     def check_coords(self, node: NodeSnapshot, coords: Sequence[int]) -> None:
-        """Raise an error if chunk coordinates are outside the chunk grid of an array in the workspace."""
+        """Raise an error if chunk coordinates are outside the chunk grid of an array."""
         if is_in_grid(node, coords):
             return
         data = node.node_data
@@ -428,9 +428,7 @@ class Workspace:
         )
 
     def ref(self, node: NodeSnapshot, coords: tuple[int, ...]) -> ChunkRef | None:
-        """Return the reference of a chunk in the workspace; None if it was never written or is outside the
-        chunk grid.
-        """
+        """Return the reference of a chunk; None if it was never written or is outside the chunk grid."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not is_in_grid(node, coords):
             return None
@@ -449,12 +447,12 @@ class Workspace:
         return lookup.find(coords)
 
     def manifest(self, ref: ManifestRef) -> PackedManifest:
-        """Return a manifest of the base snapshot of the workspace."""
+        """Read a manifest of the base snapshot."""
         info = self.base.manifest_files.find(ref.id)
         return self.assets.manifest(ref.id, info.size_bytes if info else 0)
 
     def read(self, ref: ChunkRef, start: int, stop: int, chunk: str = "") -> bytes:
-        """Read bytes of a chunk in the workspace. Errors mention the given name."""
+        """Read bytes of a chunk, given its reference. Error messages mention the given name."""
         match ref:
             case InlineRef(data):
                 return data[start:stop]
@@ -463,12 +461,12 @@ class Workspace:
         return self.assets.virtual.read(ref, start, stop, chunk)
 
     def is_inline(self, size_bytes: int) -> bool:
-        """Return True if the workspace stores a chunk of this size inline, in the manifest."""
+        """Return True if a chunk of this size is stored inline, in the manifest."""
         return size_bytes <= self.assets.config.inline_chunk_threshold_bytes
 
     def write(self, path: str, coords: tuple[int, ...], data: bytes | bytearray | memoryview) -> None:
-        """Write a chunk. Small chunks become part of the next manifest, and other chunks become objects
-        immediately.
+        """Write a chunk. Small chunks are kept inline for the next manifest, larger ones are written as
+        objects immediately.
         """
         node = self.array(path)
         self.check_coords(node, coords)
@@ -489,7 +487,7 @@ class Workspace:
             self.changes.delta(node).put(coords, ref)
 
     def put_refs(self, node: NodeSnapshot, refs: ArrayManifest) -> None:
-        """Set many references of an array in the workspace, inside its chunk grid."""
+        """Set many references of an array. They must be inside its chunk grid."""
         with self._lock:
             self._admit_change()
             current = self.node(node.path)
@@ -500,7 +498,7 @@ class Workspace:
             self.changes.delta(current).put_many(refs)
 
     def delete_chunk(self, node: NodeSnapshot, coords: tuple[int, ...]) -> None:
-        """Delete a chunk from the workspace, if it is inside the chunk grid."""
+        """Delete a chunk, if it is inside the chunk grid."""
         if is_in_grid(node, coords):
             with self._lock:
                 self._admit_change()
@@ -508,7 +506,7 @@ class Workspace:
                     self.changes.delta(node).put(coords, None)
 
     def delete_chunks(self, node: NodeSnapshot, coords: Coords) -> None:
-        """Delete many existing chunks from the workspace."""
+        """Delete many existing chunks of an array."""
         if len(coords):
             with self._lock:
                 self._admit_change()
@@ -516,12 +514,12 @@ class Workspace:
                     self.changes.delta(node).delete_many(coords)
 
     def _is_current(self, node: NodeSnapshot) -> bool:
-        """Return True if a node still exists: another thread may have deleted it."""
+        """Return True if a node still exists. Another thread may have deleted it."""
         current = self.node(node.path)
         return current is not None and current.id == node.id
 
     def replace_chunks(self, node: NodeSnapshot, written: ArrayManifest, gone: Coords) -> None:
-        """Write many references of an array in the workspace, and delete many others."""
+        """Set many references of an array, and delete many other chunks."""
         with self._lock:
             self._admit_change()
             delta = self.changes.delta(node)
@@ -531,21 +529,21 @@ class Workspace:
                 delta.put_many(written)
 
     def refs(self, node: NodeSnapshot, first: Sequence[int] = ()) -> ArrayManifest:
-        """Return all references of an array in the workspace, or only those with given leading
-        coordinates.
-        """
+        """Return all references of an array, or only those with the given leading coordinates."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
             return ArrayManifest.of(np.zeros((0, 0), np.uint32), 1)
         refs = self._merge_refs(node, data.manifests)
-        # After a resize, the commit drops chunks outside of the shape. Hide them until then.
+        # After a resize, the commit drops chunks outside the shape. Hide them until then.
         window = [range(max(d.num_chunks, 1)) for d in data.shape]
         window[: len(first)] = [range(number, number + 1) for number in first]
         inside = coordinates.are_inside(refs.coords, window)
         return refs if inside.all() else refs.take(inside)
 
     def _merge_refs(self, node: NodeSnapshot, manifests: Sequence[ManifestRef]) -> ArrayManifest:
-        """Return the references of an array in some of its manifests, with all changes of the workspace."""
+        """Return the references of an array from some of its manifests, merged with all uncommitted
+        changes.
+        """
         parts = [self.manifest_refs(node, ref) for ref in manifests]
         empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
         refs = ArrayManifest.concat(parts) if parts else empty
@@ -558,7 +556,7 @@ class Workspace:
         return refs
 
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
-        """Return the references of an array of the workspace in one of its manifests."""
+        """Return the references of an array that are stored in one of its manifests."""
         rank = count_dimensions(node)
         manifest = self.manifest(ref)
         if node.id not in manifest.nodes:
@@ -566,14 +564,14 @@ class Workspace:
         return manifest.array(node.id, rank)
 
     def chunk_coords(self, node: NodeSnapshot, first: Sequence[int] = ()) -> Coords:
-        """Return the coordinates of all existing chunks of an array in the workspace, or of those with given
-        leading coordinates.
+        """Return the coordinates of all existing chunks of an array, or only those with the given leading
+        coordinates.
         """
         return self.refs(node, first).coords
 
     def chunk_coords_inside(self, node: NodeSnapshot, box: Sequence[range]) -> Coords:
-        """Return the coordinates of the existing chunks of an array in the workspace that are inside a box of
-        the chunk grid. Only manifests that overlap it are read.
+        """Return the coordinates of an array's existing chunks inside a box of the chunk grid. Only manifests
+        that overlap the box are read.
         """
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
@@ -592,7 +590,7 @@ class Workspace:
 
 
 def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
-    """Return True if coordinates are inside the chunk grid of an array in a workspace."""
+    """Return True if coordinates are inside the chunk grid of an array."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
         return False

@@ -1,4 +1,4 @@
-"""Keys of Zarr stores: the metadata document of a node, or a chunk of an array."""
+"""Parse Zarr store keys, which name the metadata document of a node or a chunk of an array."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CHUNK: Final = re.compile(r"(?:(?P<folder>.*)/)?c(?P<coords>(?:/[0-9]+)*)", re.
 
 @dataclass(frozen=True, slots=True)
 class MetadataKey:
-    """The Zarr key of the zarr.json of the node at a path."""
+    """The store key of a node's zarr.json."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """The Zarr key of one chunk of the array at a path."""
+    """The store key of one chunk of an array."""
 
     path: str
     coords: tuple[int, ...]
@@ -36,7 +36,7 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class LegacyKey:
-    """The Zarr key of a metadata document of Zarr version 2, which repositories do not contain."""
+    """The store key of a Zarr version 2 metadata document, which never exists in repositories."""
 
     key: str
 
@@ -48,7 +48,7 @@ Key: TypeAlias = MetadataKey | ChunkKey | LegacyKey
 def parse_key(key: str) -> Key:
     """Parse a key of a Zarr store; raise InvalidInputError if a repository cannot contain it.
 
-    A chunk key ends in a segment that is exactly `c`, followed by numbers: unlike in the official package,
+    A chunk key ends with a segment that is exactly `c`, followed by numbers. Unlike in the official package,
     `abc/0/0` is not a key of the array `ab`.
     """
     folder, _, name = key.rpartition("/")
@@ -77,16 +77,12 @@ def list_metadata_keys(paths: Iterable[str]) -> list[str]:
 
 
 def make_chunk_prefix(path: str) -> str:
-    """Return the common prefix of all Zarr keys of an array's chunks, without the slash before the
-    coordinates.
-    """
+    """Return the common prefix of an array's chunk keys, without the slash before the coordinates."""
     return CHUNK_NAME if path == ROOT else f"{path[1:]}/{CHUNK_NAME}"
 
 
 def parse_node_path(prefix: str) -> str:
-    """Return the node path for a prefix of store keys such as `a/b/`; raise InvalidInputError if it is
-    invalid.
-    """
+    """Convert a store key prefix such as `a/b/` to a node path; raise InvalidInputError if it is invalid."""
     try:
         return _normalize(prefix.strip("/"))
     except InvalidInputError as error:
@@ -96,9 +92,10 @@ def parse_node_path(prefix: str) -> str:
 
 
 def parse_leading_coords(path: str, array: str) -> tuple[int, ...] | None:
-    """Return the leading chunk coordinates in a prefix of Zarr keys inside an array; None if there are none.
+    """Parse the leading chunk coordinates from a key prefix inside an array; None if it is not a prefix of
+    chunk keys.
 
-    `/a/c/1` inside the array `/a` leads to the chunks `(1, ...)`, `/a/c` to all of them.
+    In the array `/a`, the prefix `/a/c/1` selects the chunks `(1, ...)`, and `/a/c` selects all chunks.
     """
     names = path[1:].split("/")[0 if array == ROOT else array.count("/") :]
     numbers = names[1:]

@@ -13,7 +13,7 @@ _U32_MAX = 0xFFFFFFFF
 
 
 def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeData:
-    """Parse the Zarr metadata (zarr.json) of a node; raise InvalidInputError if it is invalid."""
+    """Parse the zarr.json of a node; raise InvalidInputError if it is invalid."""
     try:
         metadata = json.loads(data.decode("utf-8"))  # json.loads would also accept UTF-16
     except (ValueError, RecursionError) as error:
@@ -72,7 +72,7 @@ def _count_chunks(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
 
 
 def _count_rectilinear_chunks(edges: Any, length: int, path: str) -> int:
-    """Return the number of chunks of one dimension, given as a size or a list of sizes and `[size, count]`
+    """Count the chunks along one dimension, given as a chunk size or as a list of sizes and `[size, count]`
     pairs.
     """
     if isinstance(edges, int) and not isinstance(edges, bool) and edges > 0:

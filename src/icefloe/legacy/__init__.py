@@ -1,1 +1,1 @@
-"""Formats before version 1: reading and upgrading."""
+"""Reading and upgrading of repositories in formats before version 1."""

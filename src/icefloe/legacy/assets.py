@@ -1,4 +1,6 @@
-"""Snapshots, manifests, transaction logs and chunks of the formats before version 1. Nothing is written."""
+"""Read snapshots, manifests, transaction logs and chunks of the formats before version 1. Nothing is
+written.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,17 @@ _logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MIGRATION: Final = "icefloe-migration"
-"""The folder of a running upgrade."""
+"""The folder for the files of an upgrade in progress."""
 BACKUP: Final = f"{MIGRATION}/replaced"
 """The folder in which an upgrade in place keeps the files that it replaces."""
 
 
 def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
-    """Find the folders of a legacy repository's assets; raise FormatError if there are two layouts.
+    """Find the folders in which a legacy repository stores its assets; raise FormatError if there are two
+    layouts.
 
-    The first file of main has a known name. Files are listed only if it is missing, because web servers
-    cannot list files, and never with `by_name`.
+    The layout is recognized by the first ref file of main, whose name is known. Files are listed only if it
+    is missing, because web servers cannot list files, and never with `by_name`.
     """
     found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, list_first_files(folders)))]
     if not found and not by_name and not storage.read_only:
@@ -65,7 +68,7 @@ def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
 
 
 class LegacyAssets(AssetStore):
-    """The assets of a legacy repository, of a format before version 1.
+    """The assets of a legacy repository, in a format before version 1.
 
     Tolerated problems are logged and kept in `findings`.
     """
@@ -86,13 +89,13 @@ class LegacyAssets(AssetStore):
 
     @cached_property
     def folders(self) -> Folders:
-        """The names of the folders with a legacy repository's assets."""
+        """The names of the folders that contain the assets."""
         return find_folders(self.storage) or ALPHA
 
     # Files
 
     def listing(self, folder: str) -> dict[bytes, str]:
-        """List the assets in a folder of a legacy repository, by the id in their name.
+        """List the files in a folder, by the id in their name.
 
         Each folder is listed only once.
         """
@@ -111,9 +114,7 @@ class LegacyAssets(AssetStore):
         return self._listings[folder]
 
     def at(self, folder: str, id: ObjectId, read: Callable[[str], Result]) -> Result:
-        """Read an asset of a legacy repository by id, with any suffix; raise ObjectNotFoundError if there
-        is none.
-        """
+        """Read the file with an id, whatever its suffix; raise ObjectNotFoundError if there is none."""
         long = self.findings.long_ids.get(bytes(id))
         name = str(id) if long is None else str(LongId(long))
         usual = self._suffixes.get(folder, SUFFIXES[0])
@@ -130,7 +131,9 @@ class LegacyAssets(AssetStore):
         return read(path)
 
     def get(self, folder: str, id: ObjectId) -> tuple[bytes, str]:
-        """Return content and path of a legacy asset by id, or of its backup if it was upgraded."""
+        """Return the content and path of the file with an id, or of its backup if an upgrade has replaced
+        it.
+        """
 
         def read(path: str) -> tuple[bytes, str]:
             data, _ = self.storage.get(path)
@@ -141,8 +144,8 @@ class LegacyAssets(AssetStore):
     # Reading
 
     def stored(self, id: SnapshotId) -> StoredSnapshot:
-        """Return a legacy snapshot asset with all information in its file; raise SnapshotNotFoundError if
-        there is none.
+        """Read a legacy snapshot with all information in its file; raise SnapshotNotFoundError if there is
+        none.
         """
 
         def load() -> StoredSnapshot:
@@ -165,7 +168,7 @@ class LegacyAssets(AssetStore):
         return self._stored.get(id, load)
 
     def _find_file_of(self, id: SnapshotId) -> SnapshotId:
-        """Return the snapshot whose file contains the given id, which has no file of its own."""
+        """Return the snapshot whose file contains the given id, for ids that are not used as a file name."""
         if self._aliases is None:
             self._aliases = {}
             for raw, path in self.listing(self.folders.snapshots).items():
@@ -183,8 +186,8 @@ class LegacyAssets(AssetStore):
         return self.stored(id).snapshot
 
     def _note_ranks(self, snapshot: Snapshot) -> None:
-        """Remember the ranks of arrays, because a manifest may contain references of other arrays under their
-        ids.
+        """Remember the ranks of arrays, because legacy manifests may contain references of other arrays under
+        their ids.
         """
         with self._rank_lock:
             for node in snapshot.nodes:
@@ -205,7 +208,7 @@ class LegacyAssets(AssetStore):
         return self._manifests.get(id, load)
 
     def arrays(self, id: ManifestId) -> ArraysByRank:
-        """Return all references of a legacy manifest asset, including references of wrong rank."""
+        """Return all references in a legacy manifest by array, including references of the wrong rank."""
         try:
             data, path = self.get(self.folders.manifests, id)
         except ObjectNotFoundError as error:
@@ -231,7 +234,7 @@ class LegacyAssets(AssetStore):
         return by_rank[fitting[0]]
 
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
-        """Return the transaction log of a legacy snapshot asset.
+        """Return the transaction log of a legacy snapshot.
 
         If its writer did not store a log, the log is reconstructed.
         """
@@ -256,7 +259,9 @@ class LegacyAssets(AssetStore):
         return self._logs.get(id, load)
 
     def _index_nodes_by_id(self, id: SnapshotId) -> dict[NodeId, NodeSnapshot]:
-        """Return the nodes of a snapshot and of its parent, which still has deleted nodes."""
+        """Return the nodes of a snapshot by id, together with those of its parent, which still contains
+        deleted nodes.
+        """
         snapshot = self.snapshot(id)
         nodes = {node.id: node for node in snapshot.nodes}
         if snapshot.parent_id is None:
@@ -284,7 +289,7 @@ class LegacyAssets(AssetStore):
         return self._chunks.get((ref.chunk_id, first, last), load)
 
     def chunk_path(self, id: ChunkId) -> str | None:
-        """Return the path of a chunk asset in a legacy repository; None if it is missing."""
+        """Return the path of a chunk object; None if it does not exist."""
         return self.listing(self.folders.chunks).get(bytes(id))
 
     def write_chunk(self, data: Buffer) -> NoReturn:

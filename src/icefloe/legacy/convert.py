@@ -1,4 +1,4 @@
-"""Conversion of files of an old format to version 2, with ids that are derived from the old ones."""
+"""Convert files of old formats to version 2, with ids that are derived from the old ones."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ from icefloe.legacy.inventory import ManifestUse
 
 @dataclass(frozen=True, slots=True)
 class NewManifest:
-    """The manifest to which the references of an array in a legacy repository are converted."""
+    """The new manifest that replaces the legacy manifests of an array."""
 
     info: ManifestFileInfo
     extents: tuple[range, ...] | None
 
 
 def make_lost_manifest_id(use: ManifestUse) -> ManifestId:
-    """Return the id for a manifest that cannot be created because the legacy manifests are unreadable."""
+    """Return the id of a placeholder for a manifest that cannot be created, because the legacy manifests are
+    unreadable.
+    """
     return _derive_id(b"".join((*use.manifests, use.node)))
 
 
 def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dict[ManifestUse, ArrayManifest]:
-    """Collect the references of arrays in legacy manifests to convert.
+    """Collect the references of an array from its legacy manifests.
 
-    The first manifest with a chunk wins.
+    If several manifests contain a chunk, the first one wins.
     """
     files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
     found = {}
@@ -54,10 +56,10 @@ def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dic
 
 
 def encode_manifest_file(use: ManifestUse, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
-    """Convert the references of an array in legacy manifests to a manifest file of version 2.
+    """Encode the references of an array from legacy manifests as a manifest file of version 2.
 
-    Its id is derived from its content, so that an interrupted upgrade can be resumed, and snapshots in which
-    the array is unchanged share the manifest.
+    The id of the manifest is derived from its content, so that an interrupted upgrade can be resumed and
+    snapshots in which the array is unchanged share the manifest.
     """
     unnamed = pack_manifest(Manifest(ManifestId(bytes(ManifestId.SIZE)), {use.node: found}), V2)
     id = _derive_id(unnamed.payload.tobytes())
@@ -69,7 +71,9 @@ def _derive_id(contents: bytes) -> ManifestId:
 
 
 def find_chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
-    """Find the chunk objects in a legacy manifest to convert, with the end of the last range in each."""
+    """Return the chunk objects that a legacy manifest refers to, each with the end of the last referenced
+    byte range.
+    """
     native = found.kind == NATIVE
     ids: NDArray[np.void] = np.ascontiguousarray(found.chunk_ids[native]).view("V12").reshape(-1)
     ends = found.offsets[native] + found.lengths[native]
@@ -82,7 +86,7 @@ def find_chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
 def convert_snapshot(
     assets: LegacyAssets, id: SnapshotId, made: Mapping[ManifestUse, NewManifest]
 ) -> Snapshot:
-    """Convert a legacy snapshot to one of version 2, without its parent."""
+    """Convert a legacy snapshot to version 2, without its parent."""
     old = assets.snapshot(id)
     nodes, files = [], {}
     for node in old.nodes:

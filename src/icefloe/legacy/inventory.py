@@ -1,4 +1,4 @@
-"""The inventory of a repository of an old format: the objects to upgrade, and missing objects."""
+"""Take the inventory of a repository in an old format: the objects to upgrade, and missing objects."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ _MAIN_IS_MISSING: Final = "the repository has no readable branch main, which ver
 
 @dataclass(frozen=True, slots=True)
 class ManifestUse:
-    """The manifests of an array in the inventory of a legacy snapshot, in the order in which they are
-    searched.
-    """
+    """The manifests of an array in a legacy snapshot, in the order in which they are searched for chunks."""
 
     manifests: tuple[ManifestId, ...]
     node: NodeId
@@ -28,7 +26,7 @@ class ManifestUse:
 
     @staticmethod
     def of(node: NodeSnapshot) -> ManifestUse | None:
-        """Return the manifests of a node for the inventory of a legacy snapshot; None if it has none."""
+        """Return the manifests of a node; None if it has none."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not data.manifests:
             return None
@@ -46,14 +44,14 @@ class Inventory:
     deleted_tags: dict[str, SnapshotId | None] = field(default_factory=dict)
     """Deleted tags and their snapshots, if known."""
     properties: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """Additional content of the files of branches and tags."""
+    """The additional properties stored in branch and tag files."""
     uses: set[ManifestUse] = field(default_factory=set)
     gaps: list[str] = field(default_factory=list)
-    """Missing objects that branches or tags lead to."""
+    """Objects that can be reached from branches or tags but do not exist."""
 
 
 def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
-    """Take the inventory of a legacy repository: read every snapshot and every ref."""
+    """Take the inventory of a legacy repository by reading every snapshot and every ref."""
     found = Inventory()
     listed: dict[SnapshotId, SnapshotInfo] = {}
     damage: dict[SnapshotId, str] = {}

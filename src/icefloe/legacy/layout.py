@@ -1,4 +1,4 @@
-"""The layout of repositories of formats before version 1. Their decoders are imported on demand."""
+"""The layout of repositories in formats before version 1. The decoders are imported on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class LegacyLayout:
-    """The read-only layout with branches in numbered files. See `Layout` for the docstrings."""
+    """The read-only layout of legacy repositories, whose branches consist of numbered files. See `Layout` for
+    the docstrings.
+    """
 
     @property
     def spec(self) -> Spec:

@@ -1,4 +1,4 @@
-"""Branches, tags and history of the formats before version 1, read-only."""
+"""The ref store for formats before version 1, which is read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from icefloe.storage.base import ObjectNotFoundError
 
 
 class RefStoreLegacy(RefStore):
-    """The branches and tags of a repository of a format before version 1, in numbered files."""
+    """The read-only ref store of a legacy repository, whose branches consist of numbered files."""
 
     spec = SPEC
 
@@ -29,7 +29,7 @@ class RefStoreLegacy(RefStore):
         self._findings = assets.findings
 
     def files(self) -> RefFiles:
-        """List the files of all branches and tags of a legacy repository, and report missing files."""
+        """List the files of all branches and tags, and report missing files."""
         folders = self._assets.folders
         keys = (info.key for info in self._storage.list_prefix(f"{folders.refs}/"))
         found = collect(keys, folders)
@@ -43,11 +43,11 @@ class RefStoreLegacy(RefStore):
         return found
 
     def target(self, path: str) -> SnapshotId:
-        """Return the snapshot to which a legacy ref points."""
+        """Return the snapshot that a ref file points to."""
         return decode_ref(self._storage.get(path)[0], path, self._findings)[0]
 
     def properties(self, path: str) -> Mapping[str, Any]:
-        """Return the additional content of a legacy ref."""
+        """Return the additional properties in a ref file."""
         return decode_ref(self._storage.get(path)[0], path, self._findings)[1]
 
     def branches(self) -> Mapping[str, SnapshotId]:
@@ -86,7 +86,7 @@ class RefStoreLegacy(RefStore):
             at = info.parent_id
 
     def _find_known(self, id: SnapshotId, listed: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
-        """Return a snapshot from its own file, or from the history in its descendants."""
+        """Return a snapshot from its own file, or from the history in the files of its descendants."""
         try:
             stored = self._assets.stored(id)
         except SnapshotNotFoundError:

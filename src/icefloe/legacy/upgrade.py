@@ -1,4 +1,4 @@
-"""Upgrade a repository of a format before version 1 to version 2, in place or to another location."""
+"""Upgrade a repository from a format before version 1 to version 2, in place or to another location."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ _Group: TypeAlias = list[ManifestUse]
 _PLAN: Final = f"{MIGRATION}/plan.json"
 _MAX_SHOWN: Final = 5
 _MAX_CACHED_LOGS: Final = 10_000_000
-"""The number of cached chunk changes. The changes of a snapshot are needed twice, and are slow to compute."""
+"""The maximum number of chunk changes to cache. The changes of each snapshot are needed twice and are slow to
+compute.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class MigrationReport(Report):
     chunk_objects: int = 0
     """The number of chunk objects in use."""
     copied_chunk_objects: int = 0
-    """Chunk objects that were copied."""
+    """The number of chunk objects that were copied."""
     tolerated: list[str] = field(default_factory=list)
     """Harmless problems in the old files, and information that version 2 cannot store."""
     gaps: list[str] = field(default_factory=list)
@@ -112,7 +114,7 @@ def migrate(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> MigrationReport:
-    """Upgrade a legacy repository, of a format before version 1, to version 2.
+    """Upgrade a legacy repository, in a format before version 1, to version 2.
 
     Ids of snapshots, branches, tags and deleted tags, messages, times and metadata are kept. No file that the
     upgrade reads is replaced before everything else is written, and at the end every snapshot is compared
@@ -171,13 +173,13 @@ def migrate(
 
 
 def is_interrupted(storage: Storage) -> bool:
-    """Return True if an upgrade of a legacy repository was interrupted."""
+    """Return True if the location contains an upgrade that was interrupted."""
     return storage.exists(_PLAN)
 
 
 @dataclass(frozen=True, slots=True)
 class _ConvertedManifest:
-    """The new manifest of an array, and the chunk objects that it refers to."""
+    """The new manifest of an array, with the chunk objects that it refers to."""
 
     manifest: NewManifest
     chunks: Mapping[bytes, int]
@@ -189,14 +191,14 @@ class _Plan:
 
     made: dict[ManifestUse, NewManifest] = field(default_factory=dict)
     chunks: dict[bytes, int] = field(default_factory=dict)
-    """The ids of chunk objects, with the end of the last referenced range."""
+    """The ids of the referenced chunk objects, each with the end of the last referenced byte range."""
     chunk_paths: dict[bytes, str] = field(default_factory=dict)
     """The paths of existing chunk objects in the source."""
     chunk_sizes: dict[bytes, int] = field(default_factory=dict)
 
 
 class _Migration:
-    """An upgrade in progress. Each step is idempotent."""
+    """An upgrade in progress, in idempotent steps."""
 
     def __init__(
         self,
@@ -219,7 +221,7 @@ class _Migration:
         self._level = self.assets.config.compression_level
 
     def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
-        """Run all steps."""
+        """Run all steps of the upgrade."""
         found = take_inventory(self.refs, self.assets)
         plan = self._read_manifests(found)
         report = self._report(found, plan, dry_run=dry_run)
@@ -243,7 +245,7 @@ class _Migration:
         return report
 
     def finish(self, *, dry_run: bool, delete_old_files: bool) -> MigrationReport:
-        """Complete an upgrade that was interrupted after the repository had become one of version 2."""
+        """Complete an upgrade that was interrupted after the repository had already become version 2."""
         opened = make_parts(self.target, LAYOUT_V2, RepositoryConfig())
         checked = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS).report()
         report = MigrationReport(
@@ -319,7 +321,9 @@ class _Migration:
             plan.chunk_sizes[id] = sizes[path]
 
     def _make_files(self, plan: _Plan, id: SnapshotId) -> tuple[bytes, bytes | None]:
-        """Return the snapshot file and the transaction log file; no log if the changes are unknown."""
+        """Return the new snapshot file and transaction log file. There is no transaction log if the changes
+        are unknown.
+        """
         snapshot = convert_snapshot(self.assets, id, plan.made)
         try:
             log = write_transaction_log(self.assets.transaction_log(id), V2, self._level)
@@ -349,7 +353,7 @@ class _Migration:
     # Writing
 
     def _begin(self, found: Inventory) -> None:
-        """Record the upgrade; raise an error if the location contains something else."""
+        """Write a record of the upgrade; raise an error if the location contains something else."""
         digest = sha256()
         for name, id in sorted({**found.branches, **found.tags}.items()):
             digest.update(f"{name} {id} ".encode())
@@ -394,7 +398,7 @@ class _Migration:
         self.target.put(path, data, metadata=make_object_metadata(V2, file_type))
 
     def _to_copy(self, plan: _Plan) -> Iterator[tuple[bytes, str]]:
-        """Yield the chunk objects to copy to the folder of version 2."""
+        """Yield the chunk objects that must be copied to the chunk folder of version 2."""
         for id, path in plan.chunk_paths.items():
             if not self.in_place or path != f"{CHUNKS}/{ChunkId(id)}":
                 yield id, path
@@ -416,7 +420,7 @@ class _Migration:
             pass
 
     def _write_snapshots(self, found: Inventory, plan: _Plan) -> None:
-        """Write snapshots and logs. This replaces files of the source, so each is backed up first."""
+        """Write snapshots and transaction logs. This may replace source files, so each is backed up first."""
 
         def write(id: SnapshotId) -> None:
             snapshot, log = self._make_files(plan, id)
@@ -439,7 +443,7 @@ class _Migration:
 
     def _write_repo_info(self, found: Inventory) -> None:
         if self.target.exists(REPO_PATH):
-            return  # written before the upgrade was interrupted
+            return  # already written before the upgrade was interrupted
         config = self.refs.config()
         metadata: dict[str, Any] = {"ref_properties": found.properties} if found.properties else {}
         info = make_first_repo_info(
@@ -456,7 +460,7 @@ class _Migration:
     # Verification
 
     def _verify(self, found: Inventory, plan: _Plan) -> None:
-        """Read back all written files, and compare them with their source."""
+        """Read back all written files, and compare them with the source."""
         opened = make_parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:

@@ -227,9 +227,7 @@ class RefStoreV1(RefStore):
         for _ in retry_conflicts(self._assets.config):
             tip, version = self._branch(name)
             if written and self._is_in_history(tip, to, expected):
-                return (
-                    written  # the response to our write was lost, and others may have committed on top of it
-                )
+                return written  # our write succeeded, but its response was lost
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
             # Check after reading the version. A collection changes the version after setting its mark, so the

@@ -1,4 +1,6 @@
-"""Read virtual chunks, only from authorized containers and only in the recorded version."""
+"""Read virtual chunks, but only from authorized containers and only if the file still has the recorded
+version.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
 
 _NO_SETTINGS: Final = StorageSettings()
 _MAX_FILES: Final = 256
-"""The number of files whose recent reads are recorded."""
+"""The maximum number of files whose recent reads are remembered."""
 
 
 class VirtualReader:
-    """A reader for virtual chunks in authorized containers. Thread-safe.
+    """A thread-safe reader for virtual chunks in authorized containers.
 
-    An endpoint that only the stored configuration contains receives credentials if it belongs to the
-    provider, if it is the endpoint of the repository's `storage`, or if the container is `trusted`.
+    An endpoint that is only named in the stored configuration receives credentials if it belongs to the
+    provider, if it is also the endpoint of the repository's `storage`, or if the container is `trusted`.
 
     All stores of a repository share one source, and therefore one pool of connections, per container.
     """
@@ -52,17 +54,17 @@ class VirtualReader:
         for container in self.containers.ordered:
             from icefloe.storage.external.sources import (
                 check_credential,
-            )  # many repositories have no containers
+            )  # many repositories have no virtual chunk containers
 
             check_credential(container, self._authorized.get(container.url_prefix))
         self.withheld = self._find_withheld(storage, {_get_container_prefix(each) for each in trusted})
-        """Endpoints that receive no credentials, by the URL prefix of their container."""
+        """Untrusted endpoints that receive no credentials, by the URL prefix of their container."""
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
-        """True if no readable virtual chunk requires the network."""
+        """True if all readable virtual chunks are local, so that reads do not use the network."""
         self._settings = settings or _NO_SETTINGS
         self.limits = ReadLimits()
-        """The limits for files that are read for the first time. They may be replaced."""
+        """The read limits for files that are opened from now on. May be replaced."""
         self._kept = KeptBytes()
         self.disk: CachedLocation | None = None
         """The entries of this repository in a disk cache."""
@@ -72,9 +74,7 @@ class VirtualReader:
         self._lock = fork_safe_lock()
 
     def _find_withheld(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
-        """Return the containers whose endpoint comes only from the stored configuration and is not
-        trusted.
-        """
+        """Return the untrusted endpoints that only the stored configuration names, by container."""
         asked = [each for each in self.containers.ordered if each.url_prefix in self._authorized]
         unknown = [each for each in asked if each.url_prefix not in trusted]
         if storage is None or not unknown:
@@ -90,11 +90,11 @@ class VirtualReader:
     def read(self, ref: VirtualRef, start: int, stop: int, chunk: str) -> bytes:
         """Read bytes `start` to `stop` of a virtual chunk from its file.
 
-        Errors mention the chunk and its file.
+        Error messages mention the chunk and its file.
 
-        Raises InvalidInputError if its container is missing or not authorized, and StorageError if the file
-        does not exist, is too short, or has changed since the reference was set. A chunk of a reference with
-        a checksum may come from the disk cache, although the file has changed since.
+        Raises InvalidInputError if its container does not exist or is not authorized, and StorageError if the
+        file does not exist, is too short, or has changed since the reference was set. If the reference has a
+        checksum, the bytes may come from the disk cache, even if the file has changed since.
         """
         source, key = self.place(ref.location)
         first, last = ref.offset + start, ref.offset + stop
@@ -117,7 +117,7 @@ class VirtualReader:
         return found.data
 
     def place(self, location: str) -> tuple[ExternalSource, str]:
-        """Return the source and the key of the file from which a virtual chunk is read."""
+        """Return the external source and the key of the file that contains a virtual chunk."""
         place = self._places.get(location)
         if place is None:
             place = self._find(location)
@@ -127,7 +127,7 @@ class VirtualReader:
         return place
 
     def _find(self, location: str) -> tuple[ExternalSource, str]:
-        # A manifest may come from anybody, so repeat all checks that are made when a reference is set.
+        # A manifest may come from anyone, so repeat all checks that are made when a reference is set.
         url = to_stored_form(self.containers.absolute(location))
         container = self.containers.find(url)
         if container is None:
@@ -191,7 +191,7 @@ class VirtualReader:
 
 
 def _get_container_prefix(key: str) -> str:
-    """Return the URL prefix for a key of `authorize_virtual_chunk_access`."""
+    """Return the URL prefix of the container that a key of `authorize_virtual_chunk_access` refers to."""
     try:
         return to_stored_form(key if key.endswith("/") else f"{key}/")
     except InvalidInputError:
@@ -200,7 +200,7 @@ def _get_container_prefix(key: str) -> str:
 
 @contextmanager
 def translate_source_errors(location: str, chunk: str) -> Iterator[None]:
-    """Translate errors of reading a file to errors of reading the virtual chunk in it."""
+    """Translate errors from reading a file into errors about the virtual chunk in it."""
     try:
         yield
     except StorageError as error:
@@ -213,7 +213,7 @@ def translate_source_errors(location: str, chunk: str) -> Iterator[None]:
 
 
 def check_version(found: Fetched, checksum: Checksum | None, location: str, chunk: str) -> None:
-    """Raise StorageError if the file has changed since the reference of the virtual chunk to read was set."""
+    """Raise StorageError if the file has changed since the virtual reference was set."""
     match checksum:
         case None:
             return
@@ -239,7 +239,7 @@ def _is_same_tag(one: str, other: str) -> bool:
 
 
 def make_too_short_error(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
-    """Return the error for a file that ends inside the virtual chunk to read."""
+    """Return the error for a file that ends inside a virtual chunk."""
     size = "fewer" if found.size_bytes is None else str(found.size_bytes)
     return StorageError(
         f"error fetching virtual reference {location} of chunk {chunk}: it is bytes {first} to {last}, and "

@@ -1,8 +1,8 @@
 """Locations of virtual chunks: valid URLs, their stored form, and their containers.
 
 A location is an absolute URL, or `vcc://NAME/PATH` for a path in the container of that name. Its key is the
-percent-decoded path. Keys with a `.` or `..` segment, in any encoding, are rejected, because they would lead
-out of the authorized container.
+percent-decoded path. Keys with a `.` or `..` segment, in any encoding, are rejected, because they could point
+outside the authorized container.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _logger = logging.getLogger(__name__)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _FILE: Final = "file://"
 _ORIGINS: Final = 8
-"""The number of servers that are recognized in bulk. Locations on other servers are checked one by one."""
+"""The maximum number of servers whose locations are checked in bulk. Locations on any further server are
+checked one by one.
+"""
 _SCAN_BYTES: Final = 1 << 22
 _SLASH: Final = ord("/")
 _PLAIN: Final = np.zeros(256, np.bool_)
@@ -40,8 +42,8 @@ _KEPT_IN_FILE_PATHS: Final = "!$%&'()*+,-./:;=@[]^_|~"
 
 @dataclass(frozen=True)
 class Containers:
-    """The virtual chunk containers of a repository, which resolve virtual chunk locations: longest URL prefix
-    first.
+    """The virtual chunk containers of a repository, which resolve virtual chunk locations. Longer URL
+    prefixes are matched first.
     """
 
     ordered: tuple[VirtualChunkContainer, ...] = ()
@@ -49,7 +51,7 @@ class Containers:
 
     @staticmethod
     def of(containers: Iterable[VirtualChunkContainer]) -> Containers:
-        """Return the virtual chunk containers of a configuration, to resolve virtual chunk locations.
+        """Create the virtual chunk containers from a configuration.
 
         Invalid containers are logged and ignored.
         """
@@ -58,15 +60,15 @@ class Containers:
         return Containers(tuple(usable), {each.name: each for each in usable if each.name})
 
     def find(self, location: str) -> VirtualChunkContainer | None:
-        """Return the virtual chunk container of a location in its stored form, if there is one."""
+        """Return the container of a virtual chunk location in stored form; None if there is none."""
         if location.startswith(NAMED):
             name, slash, _ = location.removeprefix(NAMED).partition("/")
             return self.named.get(name) if slash else None
         return next((each for each in self.ordered if location.startswith(each.url_prefix)), None)
 
     def absolute(self, location: str) -> str:
-        """Return the URL of a virtual chunk location; raise InvalidInputError if its container does not
-        exist.
+        """Return a virtual chunk location as an absolute URL; raise InvalidInputError if its named container
+        does not exist.
         """
         if not location.startswith(NAMED):
             return location
@@ -80,7 +82,7 @@ class Containers:
         return container.url_prefix + rest
 
     def prefixes(self) -> list[str]:
-        """Return the URL prefixes of the containers to which virtual chunk locations belong."""
+        """Return the URL prefixes of the containers to which some virtual chunk locations belong."""
         return [each.url_prefix for each in self.ordered] + [f"{NAMED}{name}/" for name in self.named]
 
 
@@ -98,8 +100,9 @@ def _validate_container(container: VirtualChunkContainer) -> VirtualChunkContain
 
 
 class BadLocationError(InvalidInputError):
-    """Error raised for an invalid virtual chunk location among many. The caller adds the coordinates of its
-    chunk."""
+    """Error raised for one invalid virtual chunk location among many. The caller adds the coordinates of the
+    chunk.
+    """
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason, kind=ErrorKind.INVALID_VIRTUAL_REF)
@@ -109,11 +112,11 @@ class BadLocationError(InvalidInputError):
 def check_locations(
     locations: Blobs, containers: Containers, *, validate: bool
 ) -> tuple[Blobs, NDArray[np.bool_]]:
-    """Return virtual chunk locations in their stored form, and a mask of the locations outside all
+    """Convert virtual chunk locations to their stored form. Also return a mask of the locations outside all
     containers.
 
     Raises BadLocationError for the first location that is not a URL or, with `validate`, has a `.` or `..`
-    segment. Locations in containers, or on a few servers, are checked as columns; only unusual ones are
+    segment. Locations in containers or on a few servers are checked in bulk, and only unusual locations are
     decoded.
     """
     locations = locations.compact()
@@ -143,7 +146,7 @@ def check_locations(
 def _check_one_by_one(
     locations: Blobs, odd: Sequence[int], containers: Containers, outside: NDArray[np.bool_], validate: bool
 ) -> Blobs:
-    """Check unusual locations one by one, and mark the locations outside all containers in `outside`."""
+    """Check unusual locations one by one. Mark locations outside all containers in `outside`."""
     stored = locations.tolist()
     for row in odd:
         try:
@@ -159,7 +162,7 @@ def _check_one_by_one(
 
 
 def _find_last_unusual(locations: Blobs) -> I64:
-    """Return the position of the last unusual byte, `//` or `/.` in each row; -1 if there is none."""
+    """Return the position of the last unusual byte, `//` or `/.` in each location; -1 if there is none."""
     last = np.full(len(locations), -1, np.int64)
     data = locations.buffer
     for start in range(0, len(data), _SCAN_BYTES):
@@ -173,7 +176,7 @@ def _find_last_unusual(locations: Blobs) -> I64:
 
 
 def _mark_prefix(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]:
-    """Return a mask of the rows that start with a prefix."""
+    """Return a mask of the locations that start with a prefix."""
     found = np.zeros(len(rows), np.bool_)
     wanted = np.frombuffer(prefix, np.uint8)
     for start in range(0, len(rows), BLOCK):
@@ -186,7 +189,9 @@ def _mark_prefix(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_
 
 
 def _get_origin(location: bytes) -> str | None:
-    """Return scheme and server of a location as a prefix for others; None if it is unusual."""
+    """Return the scheme and server of a location, as a prefix to recognize other locations on that server;
+    None if it is unusual.
+    """
     found = re.match(rb"([a-z][a-z0-9+.\-]*)://([^/?#\\\s]*)/", location)
     if found is None or not location.isascii() or (not found[2] and found[1] != b"file"):
         return None
@@ -194,7 +199,8 @@ def _get_origin(location: bytes) -> str | None:
 
 
 def to_stored_form(location: str) -> str:
-    """Return the stored form of a virtual chunk location: a scheme in lower case, a normalized file path.
+    """Convert a virtual chunk location to its stored form, with a lower-case scheme and, for files, a
+    normalized path.
 
     Raises InvalidInputError if the location is not an absolute URL.
     """
@@ -212,7 +218,9 @@ def to_stored_form(location: str) -> str:
 
 
 def _normalize_file_url(location: str) -> str:
-    """Normalize a file URL as in the URL standard, so that `..` is resolved before prefixes are compared."""
+    """Normalize a file URL according to the URL standard, so that `..` is resolved before prefixes are
+    compared.
+    """
     rest = re.sub(r"[\t\n\r]", "", location.strip(" \0\t\n\r"))[5:]
     tail = re.search(r"[?#].*", rest, re.DOTALL)
     path = (rest if tail is None else rest[: tail.start()]).replace("\\", "/")
@@ -236,8 +244,8 @@ def _normalize_file_url(location: str) -> str:
 
 
 def decode_key(location: str) -> str:
-    """Return the decoded path in a virtual chunk location, without the leading slash; raise an error if it is
-    ambiguous.
+    """Return the percent-decoded path of a virtual chunk location, without the leading slash; raise an error
+    if it is ambiguous.
 
     Backslashes count as slashes, because some servers and all browsers treat them as such.
     """

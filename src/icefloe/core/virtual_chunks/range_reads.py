@@ -1,9 +1,9 @@
-"""Combine many small reads of one file into few requests.
+"""Combine many small reads of one file into fewer requests.
 
-Zarr requests chunks one by one, a few at a time, and does not announce the next ones. So each file remembers
-where recent reads ended. A read that continues there fetches more than was requested, at most as much as the
-reads before it used, and the following reads find their bytes in memory or in flight. No read waits for
-others: an isolated read is sent immediately, for just its bytes.
+Zarr requests a few chunks at a time and does not announce the next ones. So each reader remembers where
+recent reads of its file ended. A read that continues there also reads ahead, by at most as many bytes as the
+preceding reads used, and the following reads find their bytes in memory or in flight. No read waits for other
+reads: an isolated read is sent immediately, for exactly its bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.storage.external.base import Fetched
 
 _KEPT_S: Final = 2.0
-"""The time after which unrequested bytes, and the ends of reads, are forgotten."""
+"""The time in seconds after which unused bytes and the ends of reads are forgotten."""
 _MAX_RUNS: Final = 16
-"""The number of remembered ends of reads per file, for several variables or readers."""
+"""The number of read positions to remember per file, so that several variables or readers can read it
+concurrently.
+"""
 
 Fetch = Callable[[int, int], Fetched]
 
@@ -30,15 +32,15 @@ class ReadLimits:
     """The limits for combining range reads of one file into one request."""
 
     max_gap_bytes: int = 64 * 1024
-    """Reads with at most this gap between them may become one request."""
+    """The maximum gap in bytes between reads that may be combined into one request."""
     max_waste: float = 0.5
-    """The share of unrequested bytes in combined requests. 0 combines only adjacent reads, and reads nothing
-    ahead.
+    """The maximum share of unrequested bytes in combined requests. With 0, only adjacent reads are combined,
+    and nothing is read ahead.
     """
     max_request_bytes: int = 2 * 1024 * 1024
-    """The length up to which reads are combined. A single read may be longer."""
+    """The maximum length of a combined request in bytes. A single read may be longer."""
     max_kept_bytes: int = 64 * 1024 * 1024
-    """The maximum number of bytes that are read ahead, over all files."""
+    """The maximum number of bytes to read ahead, over all files."""
 
     def spare(self, used_bytes: int) -> int:
         """Return the number of unrequested bytes that a combined range read may add to `used_bytes`.
@@ -58,15 +60,15 @@ class ReadLimits:
 
 
 class KeptBytes:
-    """A counter of the bytes that range reads have read ahead, over all files. Thread-safe."""
+    """A thread-safe budget for bytes that are read ahead, over all files."""
 
     def __init__(self) -> None:
         self._held = 0
         self._lock = fork_safe_lock()
 
     def take(self, count: int, limit: int) -> bool:
-        """Reserve memory for bytes that are read ahead. Return False, without reserving, if they exceed the
-        limit.
+        """Reserve memory for bytes to read ahead. Return False, and reserve nothing, if the limit would be
+        exceeded.
         """
         with self._lock:
             if self._held + count > limit:
@@ -82,12 +84,12 @@ class KeptBytes:
 
 @dataclass(eq=False, slots=True)
 class _Span:
-    """A pending or completed request."""
+    """The byte range of a pending or completed request."""
 
     start: int
     stop: int
     kept: int
-    """The number of reserved bytes."""
+    """The number of bytes reserved in the read-ahead budget."""
     answer: Future[Fetched] = field(default_factory=Future)
     used: int = 0
     used_at: float = 0.0
@@ -103,7 +105,7 @@ class _Run:
 
 
 class RangeReader:
-    """A reader that combines small range reads of one version of a file. Thread-safe."""
+    """A thread-safe reader that combines small range reads of one version of a file."""
 
     def __init__(self, fetch: Fetch, limits: ReadLimits, kept: KeptBytes) -> None:
         self._fetch = fetch
@@ -114,7 +116,7 @@ class RangeReader:
         self._runs: list[_Run] = []
 
     def read(self, start: int, stop: int) -> Fetched:
-        """Read the byte range `start` to `stop` of a file, or less if the file ends, with the version of the
+        """Read bytes `start` to `stop`, or fewer if the file ends earlier. Also return the version of the
         file.
         """
         with self._lock:
@@ -145,7 +147,7 @@ class RangeReader:
         except BaseException as failure:
             with self._lock:
                 self._drop(span)
-            # An interrupt is meant only for the thread that received it.
+            # An interrupt concerns only the thread that received it.
             span.answer.set_exception(
                 failure if isinstance(failure, Exception) else RuntimeError("interrupted")
             )
@@ -154,7 +156,7 @@ class RangeReader:
         return found
 
     def _drop_if_used(self, span: _Span) -> None:
-        """Release a span after all of its bytes were requested."""
+        """Release a span once all of its bytes have been requested."""
         with self._lock:
             if span.used >= span.stop - span.start:
                 self._drop(span)
@@ -212,6 +214,6 @@ class RangeReader:
                 self._drop(span)
 
     def forget_old(self) -> None:
-        """Release bytes that were read ahead and that nobody requested in time."""
+        """Release bytes that were read ahead but not requested in time."""
         with self._lock:
             self._forget_old(time.monotonic())

@@ -1,4 +1,4 @@
-"""Conversion of the `config.yaml` of old formats to the current configuration."""
+"""Convert the `config.yaml` of old formats to the current configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from icefloe.format.config_flexbuffers import CONTAINERS
 from icefloe.legacy.codec.structures import LegacyFindings
 
 _OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})
-"""Settings that no longer have a meaning. The sizes of caches had other units."""
+"""Settings that no longer have a meaning. Cache sizes used to have different units."""
 _KEPT: Final = ("inline_chunk_threshold_bytes", "get_partial_values_concurrency", "storage", "manifest")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def read_config(data: bytes, place: str, findings: LegacyFindings) -> dict[str, Any]:
-    """Convert the settings of a legacy `config.yaml` that still have a meaning; the others are reported."""
+    """Convert the settings of a legacy `config.yaml` that still have a meaning. All other settings are
+    reported.
+    """
     from icefloe.format.config_yaml import decode_config_yaml  # PyYAML is slow to import
 
     stored = decode_config_yaml(data, place)
@@ -47,7 +49,7 @@ def _containers(stored: Mapping[str, Any], place: str, findings: LegacyFindings)
             container = VirtualChunkContainer.from_plain(plain)
             container.check()
         except (ValueError, TypeError, IcechunkError) as error:
-            # Old repositories had containers for whole schemes; now a container has a host.
+            # Old repositories had containers for whole URL schemes. Now a container requires a host.
             if _is_empty_entry(entry):
                 continue
             findings.note(f"{place}: ignored virtual chunk container {name}: {error}")
@@ -57,13 +59,13 @@ def _containers(stored: Mapping[str, Any], place: str, findings: LegacyFindings)
 
 
 def _is_empty_entry(entry: Any) -> bool:
-    """Return True if a container contains only the scheme of its URLs."""
+    """Return True if a virtual chunk container is defined only by a URL scheme."""
     store = entry.get("store") if isinstance(entry, Mapping) else entry
     return isinstance(store, Mapping) and not any(store.values()) and "/" not in str(entry.get("url_prefix"))
 
 
 def _store(stored: Any) -> Any:
-    """Return a store type in the current spelling."""
+    """Convert an object store configuration to the current spelling."""
     if isinstance(stored, str):
         return _HUMP.sub("_", stored).lower()
     if isinstance(stored, Mapping) and len(stored) == 1:

@@ -1,4 +1,6 @@
-"""Files of old formats: with a header, as a bare zstd frame or uncompressed, in MessagePack or JSON."""
+"""Open files of old formats, which have a header, are bare zstd frames or are uncompressed, and contain
+MessagePack or JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ _PLAIN: Final = 0
 _JSON_STARTS: Final = b"{[ \t\r\n\xef"
 _PLAUSIBLE_BYTES: Final = 32 << 20
 _PLAUSIBLE_RATIO: Final = 100
-"""The largest ratio of a payload over _PLAUSIBLE_BYTES to its frame, because each byte may become an
-object.
+"""The maximum compression ratio of payloads larger than _PLAUSIBLE_BYTES, because each byte may become a
+Python object.
 """
 
 SPEC: Final = replace(V1, number=0, writable=False)
-"""Capabilities of all formats before version 1, whose files are recognized by their structure."""
+"""The capabilities of all formats before version 1. Their files are recognized by their structure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ DRAFT: Final = Folders("draft", "r", "s", "m", "t", "c")
 
 
 def is_newer(data: bytes, place: str) -> bool:
-    """Return True if a legacy file has version 2 already, because an upgrade was interrupted."""
+    """Return True if a file already has version 2, because an upgrade was interrupted."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         return False
     return get_spec(HEADER.unpack_from(data)[2], place).refs_in_repo_info

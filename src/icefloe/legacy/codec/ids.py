@@ -1,4 +1,4 @@
-"""Ids in old formats: text, bytes, lists of numbers, and numbers for nodes."""
+"""Ids in old formats: text, bytes, lists of numbers or, for nodes, single numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0
 
 
 class LongId(ObjectId):
-    """A legacy id of 16 bytes, as the draft format before version 1 used them."""
+    """A 16-byte id, as used in the draft format before version 1."""
 
     __slots__ = ()
     _NAME = "id of the draft format"
@@ -34,7 +34,7 @@ class LongId(ObjectId):
 
 
 def make_object_id(kind: type[Id], value: Any, place: str, findings: LegacyFindings) -> Id:
-    """Convert the id of a legacy snapshot, manifest or chunk to the current length."""
+    """Convert the id of a legacy snapshot, manifest or chunk to a 12-byte object id."""
     raw = to_raw_id(value, place)
     if len(raw) == LONG_ID:
         raw = findings.shorten(raw)
@@ -44,17 +44,17 @@ def make_object_id(kind: type[Id], value: Any, place: str, findings: LegacyFindi
 
 
 def parse_snapshot_id(text: str) -> SnapshotId:
-    """Parse a legacy snapshot id, with the current length or the length of the draft format."""
+    """Parse a legacy snapshot id of 12 bytes, or of 16 bytes in the draft format."""
     long = _parse(text, LONG_ID)
     return SnapshotId.parse(text) if long is None else SnapshotId(shorten_id(long))
 
 
 def make_node_id(value: Any, place: str) -> NodeId:
-    """Convert a legacy node id. A number becomes 8 bytes in big-endian order."""
+    """Convert a legacy node id. A number becomes 8 big-endian bytes."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
         return NodeId(value.to_bytes(NodeId.SIZE, "big"))
     if isinstance(value, str) and value.isdecimal() and len(value) <= _U32_DIGITS:
-        return make_node_id(int(value), place)  # a number as text, because JSON keys are texts
+        return make_node_id(int(value), place)  # a number as text, because JSON keys are strings
     raw = to_raw_id(value, place)
     if len(raw) != NodeId.SIZE:
         raise make_damage_error(f"{place}: a node id has {len(raw)} bytes, expected {NodeId.SIZE}")
@@ -62,7 +62,7 @@ def make_node_id(value: Any, place: str) -> NodeId:
 
 
 def parse_file_name(name: str) -> bytes | None:
-    """Parse the 12 or 16 bytes of the id in the name of a legacy file; None if there is none."""
+    """Parse the id of 12 or 16 bytes in the name of a legacy file; None if there is none."""
     suffix = next((suffix for suffix in SUFFIXES[1:] if name.endswith(suffix)), "")
     stem = name.removesuffix(suffix)
     if _HEX.fullmatch(stem):
@@ -71,7 +71,7 @@ def parse_file_name(name: str) -> bytes | None:
 
 
 def to_raw_id(value: Any, place: str) -> bytes:
-    """Return the bytes of a legacy id in any form."""
+    """Return the bytes of a legacy id, whatever its form."""
     if isinstance(value, str):
         sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
         found = next((raw for size in sizes if (raw := _parse(value, size)) is not None), None)

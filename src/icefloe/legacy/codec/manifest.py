@@ -1,4 +1,6 @@
-"""Manifests of old formats: references of several arrays, in one flat map or by array."""
+"""Decode manifests of old formats, which contain references of several arrays in one flat map or grouped by
+array.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from icefloe.legacy.codec.structures import (
 )
 
 ArraysByRank: TypeAlias = Mapping[NodeId, Mapping[int, ArrayManifest]]
-"""The references of each array by the number of their coordinates, because early writers mixed up arrays."""
+"""The references of each array, by number of coordinates. Early writers mixed up arrays, so an array may have
+several ranks.
+"""
 
 MANIFEST: Final = Structure(
     "a manifest",
@@ -94,8 +98,7 @@ def _decode_array(
 
 
 def iterate_chunks(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
-    """Yield the array, coordinates and reference of each chunk in a legacy manifest, from a map or list of
-    any layout."""
+    """Yield the array id, coordinates and reference of each chunk in a legacy manifest of any layout."""
     where = f"{place}: chunks"
     ids: dict[Any, NodeId] = {}
 
@@ -104,7 +107,7 @@ def iterate_chunks(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int,
             ids[value] = make_node_id(value, where)
         return ids[value]
 
-    if isinstance(chunks, list | tuple):  # a map as pairs, because JSON does not support such keys
+    if isinstance(chunks, list | tuple):  # a map stored as pairs, because JSON does not support such keys
         for entry in chunks:
             if len(to_items(entry, where)) != 2:
                 raise make_damage_error(
@@ -130,7 +133,7 @@ def iterate_chunks(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int,
 
 
 def _parse_key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
-    """Parse a node and the coordinates of a chunk from a pair, or from a text with separators."""
+    """Parse the node id and coordinates of a chunk from a pair, or from a text with separators."""
     if isinstance(key, str):
         tokens = _TOKENS.findall(key)
         if tokens:

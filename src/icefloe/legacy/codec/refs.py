@@ -1,4 +1,4 @@
-"""Branches and tags of old formats: one file per commit of a branch, with the newest sorting first."""
+"""Branches and tags of old formats. A branch has one file per commit, and the newest sorts first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RefFiles:
     """The files of the branches and tags of a legacy repository."""
 
     branches: dict[str, dict[int, str]] = field(default_factory=dict)
-    """The path of each file of a branch by sequence number."""
+    """For each branch, the paths of its files by sequence number."""
     tags: dict[str, str] = field(default_factory=dict)
     """All tags, including deleted ones."""
     deleted_tags: set[str] = field(default_factory=set)
@@ -54,7 +54,7 @@ class RefFiles:
         return files[max(files)]
 
     def gaps(self, branch: str) -> list[int]:
-        """Return the first sequence numbers that are missing among the ref files of a legacy branch."""
+        """Return the first few sequence numbers that have no ref file on a legacy branch."""
         files = self.branches[branch]
         if len(files) == max(files) + 1:
             return []
@@ -69,7 +69,7 @@ class RefFiles:
 
 
 def collect(keys: Iterable[str], root: Folders) -> RefFiles:
-    """Collect the refs (branches and tags) of a legacy repository from file names.
+    """Collect the branches and tags of a legacy repository from the names of its files.
 
     Unknown names are ignored.
     """
@@ -115,7 +115,9 @@ def _take_tag(found: RefFiles, name: str, key: str) -> None:
 
 
 def _check_one_form(found: RefFiles) -> None:
-    """Raise an error if a branch has numbers of 8 and of 13 characters, whose order is unknown."""
+    """Raise an error if a branch mixes sequence numbers of 8 and of 13 characters, because their order is
+    unknown.
+    """
     for name, files in found.branches.items():
         if len({len(path.rpartition("/")[2]) for path in files.values()}) > 1:
             raise make_damage_error(
@@ -124,7 +126,7 @@ def _check_one_form(found: RefFiles) -> None:
 
 
 def parse_sequence_number(file: str) -> int | None:
-    """Parse the sequence number in the name of a legacy branch's ref file; None for other files."""
+    """Parse the sequence number in the name of a legacy branch file; None for other files."""
     digits = _SEQUENCE.fullmatch(file)
     if digits is None:
         return None
@@ -133,20 +135,20 @@ def parse_sequence_number(file: str) -> int | None:
 
 
 def make_sequence_file_name(number: int, *, long: bool = False) -> str:
-    """Return the name of the ref file of a commit on a legacy branch."""
+    """Return the file name for a sequence number of a legacy branch."""
     last, kind = (_LAST_OF_13, _Sequence8) if long else (_LAST_OF_8, _Sequence5)
     return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
 
 
 def list_first_files(root: Folders) -> list[str]:
-    """List the possible names of the first ref file of `main` in a legacy repository."""
+    """Return the possible paths of the first file of the branch `main` in a legacy repository."""
     folders = [f"branch:{MAIN}", MAIN if root is DRAFT else f"branch.{MAIN}"]
     names = [make_sequence_file_name(0), make_sequence_file_name(0, long=True)]
     return [f"{root.refs}/{folder}/{name}" for folder in folders for name in names]
 
 
 def is_ref(key: str) -> bool:
-    """Return True if a file is the ref of a branch of a legacy repository."""
+    """Return True if a path can be a branch file of a legacy repository."""
     parts = key.split("/")
     if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
         return False
@@ -156,7 +158,7 @@ def is_ref(key: str) -> bool:
 
 
 def is_ref_file(key: str) -> bool:
-    """Return True if a file belongs to a branch or tag of a legacy repository, or is a tag's tombstone."""
+    """Return True if a path can be a branch or tag file of a legacy repository, or the tombstone of a tag."""
     parts = key.split("/")
     if len(parts) == 2:
         return parts[0] == DRAFT.refs and parts[1].endswith(".json")
@@ -167,7 +169,7 @@ def is_ref_file(key: str) -> bool:
 
 
 def decode_ref(data: bytes, place: str, findings: LegacyFindings) -> tuple[SnapshotId, Mapping[str, Any]]:
-    """Decode a legacy ref file: the snapshot that a branch or tag points to, and its properties."""
+    """Decode a legacy ref file. Return the snapshot that it points to, and its additional properties."""
     fields = _REF.read(loads_json(data, place), place, findings)
     properties = fields.get("properties") or {}
     if not isinstance(properties, Mapping):

@@ -1,4 +1,4 @@
-"""Snapshots of old formats."""
+"""Decode snapshots of old formats."""
 
 from __future__ import annotations
 
@@ -89,14 +89,16 @@ _FILE_BY_PARENT: Final = Structure(_FILE.name, (("id", "size", "num_rows"), *_FI
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A legacy snapshot and the additional content of its file."""
+    """A legacy snapshot, with additional information from its file."""
 
     snapshot: Snapshot
-    """The snapshot with the id in the file name, which branches and tags use."""
+    """The snapshot, under the id in its file name, which branches and tags use."""
     inner_id: SnapshotId
-    """The id in the file itself. Early writers gave the first snapshot two ids."""
+    """The id inside the file. Early writers gave the first snapshot two different ids."""
     history: tuple[SnapshotInfo, ...]
-    """The ancestors that the file contains, the parent first; empty if it contains only its parent."""
+    """The ancestors that are listed in the file, starting with the parent; empty if only the parent is
+    recorded.
+    """
 
 
 def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: LegacyFindings) -> StoredSnapshot:
@@ -147,7 +149,7 @@ def _parse_by_history(
 
 
 def _sort_newest_first(entries: list[SnapshotInfo]) -> list[SnapshotInfo]:
-    """Return a history with the newest entry first. Its order is not documented, so the times decide."""
+    """Sort a history by time, newest entry first. The stored order is not documented."""
     times = [entry.flushed_at_us for entry in entries]
     ascending = len(times) > 1 and all(a < b for a, b in pairwise(times))
     return entries[::-1] if ascending else entries
@@ -232,8 +234,8 @@ def _parse_node(path: str, stored: Any, place: str, findings: LegacyFindings) ->
 
 
 def _parse_manifest_ref(stored: Any, place: str, findings: LegacyFindings) -> ManifestRef:
-    """Decode a manifest reference without extents: early releases wrote none or wrong ones, which would hide
-    chunks.
+    """Decode a manifest reference without its extents. Early releases wrote no extents or wrong ones, which
+    would hide chunks.
     """
     fields = MANIFEST_REF.read(stored, place, findings)
     return ManifestRef(make_object_id(ManifestId, fields["object_id"], place, findings), ())

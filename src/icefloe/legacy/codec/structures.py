@@ -17,22 +17,22 @@ LONG_ID: int = 16
 
 @dataclass(slots=True)
 class LegacyFindings:
-    """The findings of the decoders of old formats: tolerated problems, and ids that were shortened."""
+    """What the decoders of old formats found: problems that were tolerated, and ids that were shortened."""
 
     tell: Callable[[str], None] = lambda text: None
-    """A function that receives each distinct note once."""
+    """The function that is called once for each distinct note."""
     notes: dict[str, None] = field(default_factory=dict)
     long_ids: dict[bytes, bytes] = field(default_factory=dict)
-    """The original ids of 16 bytes, by their shortened ids of 12 bytes."""
+    """The original 16-byte ids, by shortened 12-byte id."""
 
     def note(self, text: str) -> None:
-        """Record a problem in an old file that was tolerated."""
+        """Record a tolerated problem in a legacy file."""
         if text not in self.notes:
             self.notes[text] = None
             self.tell(text)
 
     def shorten(self, long: bytes) -> bytes:
-        """Shorten a legacy id of 16 bytes to 12 in the decoders of structures; see `shorten_id`."""
+        """Shorten a 16-byte id to 12 bytes, and remember the original. See `shorten_id`."""
         short = shorten_id(long)
         if self.long_ids.setdefault(short, long) != long:
             raise make_damage_error(f"ids {long.hex()} and {self.long_ids[short].hex()} collide")
@@ -40,21 +40,22 @@ class LegacyFindings:
 
 
 def shorten_id(long: bytes) -> bytes:
-    """Shorten an id in a legacy structure of the draft format: the first 12 bytes of its SHA-256.
+    """Shorten a 16-byte id of the draft format to the first 12 bytes of its SHA-256 hash.
 
-    A hash instead of a part, because manually numbered ids may differ in any of their bytes.
+    A hash is used instead of a prefix, because manually numbered ids may differ in any byte.
     """
     return sha256(long).digest()[:SHORT_ID]
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The description of a legacy structure, stored as a map of its fields or as an array in one of several
-    orders."""
+    """The schema of a legacy structure, which is stored as a map or as an array with one of several field
+    orders.
+    """
 
     name: str
     orders: tuple[tuple[str, ...], ...]
-    """The fields in order. The number of fields identifies the order."""
+    """The possible field orders of an array, which are told apart by the number of fields."""
     optional: frozenset[str] = frozenset()
     """Fields that a map may lack."""
 
@@ -84,21 +85,19 @@ class Structure:
 
 
 def make_damage_error(message: str) -> FormatError:
-    """Return the error for damaged or undocumented content of a legacy structure."""
+    """Return the error for damaged or undocumented content in a legacy structure."""
     return FormatError(message, kind=ErrorKind.DESERIALIZATION)
 
 
 def to_number(value: Any, place: str, bits: int = 64) -> int:
-    """Return a value as a non-negative integer that fits into a number of bits; raise an error for other
-    values.
-    """
+    """Check that a value is a non-negative integer with at most the given number of bits, and return it."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
         raise make_damage_error(f"{place}: expected an integer below 2**{bits}, not {show_value(value)}")
     return value
 
 
 def to_text(value: Any, place: str) -> str:
-    """Return a value as a text that can be encoded as UTF-8; raise an error for other values."""
+    """Check that a value is a text that can be encoded as UTF-8, and return it."""
     if not isinstance(value, str):
         raise make_damage_error(f"{place}: {describe_type(value)}, expected a text")
     try:
@@ -111,7 +110,7 @@ def to_text(value: Any, place: str) -> str:
 
 
 def to_items(value: Any, place: str) -> Sequence[Any]:
-    """Return a value as a list; raise an error for other types. None counts as an empty list."""
+    """Check that a value is a list, and return it. None counts as an empty list."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -120,7 +119,7 @@ def to_items(value: Any, place: str) -> Sequence[Any]:
 
 
 def to_pairs(value: Any, place: str) -> Mapping[Any, Any]:
-    """Return a value as a map; raise an error for other types. None counts as an empty map."""
+    """Check that a value is a map, and return it. None counts as an empty map."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -129,8 +128,9 @@ def to_pairs(value: Any, place: str) -> Mapping[Any, Any]:
 
 
 def to_variant(value: Any, place: str) -> tuple[str, Any]:
-    """Decode a variant of a legacy structure to its name and content: a name, or a map with the name as its
-    only key."""
+    """Decode a variant, stored as a name or as a map with the name as its only key, to its name and
+    content.
+    """
     if isinstance(value, str):
         return value, None
     if isinstance(value, Mapping) and len(value) == 1:
@@ -141,8 +141,9 @@ def to_variant(value: Any, place: str) -> tuple[str, Any]:
 
 
 def to_time_us(value: Any, place: str) -> int:
-    """Convert an RFC 3339 time of a legacy structure, UTC by default, to microseconds. Nanoseconds are
-    truncated."""
+    """Convert an RFC 3339 time to microseconds since 1970-01-01 UTC. The default time zone is UTC, and
+    nanoseconds are truncated.
+    """
     try:
         parsed = datetime.fromisoformat(to_text(value, place))
         return to_microseconds(parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC))
@@ -151,7 +152,7 @@ def to_time_us(value: Any, place: str) -> int:
 
 
 def to_bytes(value: Any, place: str) -> bytes:
-    """Return a value as bytes, which JSON represents as a list of numbers."""
+    """Return a value as bytes. JSON represents bytes as a list of numbers."""
     if isinstance(value, bytes):
         return value
     try:
@@ -161,7 +162,7 @@ def to_bytes(value: Any, place: str) -> bytes:
 
 
 def show_value(value: Any) -> str:
-    """Shorten a value for an error message."""
+    """Format a value for an error message, and truncate it if it is long."""
     whole = (
         repr(value)
         if not isinstance(value, Mapping | list | tuple) or len(value) < 8

@@ -1,4 +1,4 @@
-"""Transaction logs of old formats."""
+"""Decode transaction logs of old formats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ TRANSACTION_LOG: Final = Structure(
 )
 
 RankOf = Callable[[NodeId], int | None]
-"""A function that returns the number of dimensions of an array, or None for groups and missing nodes."""
+"""A function that returns the number of dimensions of an array, given its id; None for groups and missing
+nodes.
+"""
 
 
 def read_transaction_log(
@@ -47,8 +49,9 @@ def read_transaction_log(
 ) -> TransactionLog:
     """Decode a legacy transaction log file.
 
-    The file does not say whether a node whose attributes changed is a group or an array, and early writers
-    recorded chunks of other arrays under a node. The nodes of the snapshot resolve both ambiguities.
+    The file does not record whether a node whose attributes changed is a group or an array, and early writers
+    recorded chunks of other arrays under a node. Both ambiguities are resolved with the nodes of the
+    snapshot.
     """
     fields = TRANSACTION_LOG.read(open_file(data, FileType.TRANSACTION_LOG, place), place, findings)
     lists = {name: _parse_ids(fields[name], f"{place}: {name}") for name in _LISTS}

@@ -1,4 +1,4 @@
-"""Reconstruction of the zarr.json of a node from the fields of old formats."""
+"""Reconstruct the zarr.json of a node from the fields of old formats."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def make_group_document(attributes: Mapping[str, Any], place: str) -> bytes:
 def make_array_document(
     stored: Any, attributes: Mapping[str, Any], place: str, findings: LegacyFindings
 ) -> tuple[bytes, ArrayNodeData]:
-    """Reconstruct the zarr.json of an array from a legacy snapshot, and its other data without manifests."""
+    """Reconstruct the zarr.json and the node data of an array from a legacy snapshot, without manifests."""
     fields = ARRAY_METADATA.read(stored, place, findings)
     shape = [to_number(n, f"{place}: shape") for n in to_items(fields["shape"], f"{place}: shape")]
     chunks = [
@@ -101,7 +101,7 @@ def make_array_document(
 
 
 def get_attributes(stored: Any, place: str) -> Mapping[str, Any]:
-    """Return the user attributes for the zarr.json of a node in a legacy snapshot."""
+    """Return the user attributes of a node in a legacy snapshot, for its zarr.json."""
     if stored is None:
         return {}
     name, content = to_variant(stored, f"{place}: user_attributes")
@@ -151,8 +151,8 @@ def _parse_dimension_names(stored: Any, rank: int, place: str) -> tuple[str | No
 
 
 def _check_separator(stored: Any, place: str) -> None:
-    """Raise an error for unknown encodings of chunk keys. The encoding is not needed: chunks have
-    coordinates.
+    """Raise an error for unknown chunk key encodings. The encoding itself is not needed, because chunks are
+    stored by coordinates.
     """
     name, _ = to_variant(stored, f"{place}: chunk_key_encoding")
     if name.lower() not in _SEPARATORS and name not in _SEPARATORS.values():
@@ -171,7 +171,7 @@ def _named(stored: Any, place: str, findings: LegacyFindings) -> dict[str, Any]:
 
 
 def _parse_data_type(stored: Any, place: str) -> tuple[Any, str]:
-    """Return the data type in the form of zarr.json, and its name."""
+    """Return the data type as written in zarr.json, and its name."""
     name, bits = to_variant(stored, f"{place}: data_type")
     low = name.lower()
     if low == "rawbits" or (low[:1] == "r" and low[1:].isdecimal()):
@@ -185,7 +185,7 @@ def _parse_data_type(stored: Any, place: str) -> tuple[Any, str]:
 
 
 def _fill_value(stored: Any, data_type: str, place: str, findings: LegacyFindings) -> Any:
-    """Return the fill value in the form of zarr.json."""
+    """Return the fill value as written in zarr.json."""
     value = stored
     if isinstance(stored, Mapping):
         _, value = to_variant(stored, f"{place}: fill_value")
