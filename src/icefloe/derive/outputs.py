@@ -566,7 +566,7 @@ def make_document(
 
 
 def _with_partials(output: Output) -> list[Output]:
-    """If an output reduces many chunks, split it into stored partial aggregates and their combination."""
+    """Split an output that reduces many chunks into stored partial aggregates and their combination."""
     spec, given = output.spec, output.inputs[0]
     if spec.function not in REDUCTIONS:
         return [output]

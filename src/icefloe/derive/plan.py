@@ -240,8 +240,8 @@ def _unravel(flat: NDArray[Any], grid: tuple[int, ...]) -> Cells:
 
 
 def _find_records(wanted: Lanes, digests: Lanes, valid: Mask) -> NDArray[np.int64]:
-    """For each wanted digest, return the flat position of a valid record with the same digest; -1 if there is
-    none.
+    """Return, for each wanted digest, the flat position of a valid record with the same digest; -1 if there
+    is none.
     """
     rows = np.flatnonzero(valid)
     result = np.full(len(wanted), -1, np.int64)

@@ -136,7 +136,7 @@ class OutputSpec:
 
     name: str
     function: str
-    """A built-in function, or `module:function`."""
+    """The function to apply: the name of a built-in function, or `module:function`."""
     arguments: Mapping[str, Any]
     inputs: tuple[InputSpec, ...]
     dimensions: Mapping[str, DimensionMapping]

@@ -32,7 +32,7 @@ class UserCode:
     """A user-defined function in a recipe, and a digest of its source."""
 
     text: str
-    """`module:function`."""
+    """The function as the recipe names it: `module:function`."""
     folder: str
     """The folder of the recipe, which is searched for modules first."""
     digest: str

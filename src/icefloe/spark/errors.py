@@ -1,4 +1,4 @@
-"""Convert Spark errors to icefloe errors, whose message is one sentence instead of a Java stack trace."""
+"""Convert Spark errors to icefloe errors with a one-sentence message instead of a Java stack trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VIEW: Final = re.compile(r"EXPECT_TABLE_NOT_VIEW.*'INSERT' expects a table but 
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
-    """Within the `with` block, re-raise icefloe errors that Spark wrapped in a Java stack trace."""
+    """Re-raise icefloe errors that Spark wrapped in a Java stack trace within the `with` block."""
     try:
         yield
     except PySparkException as error:
@@ -88,8 +88,8 @@ _MAX_CHARACTERS = 200
 
 @contextmanager
 def translate_failures() -> Iterator[None]:
-    """Within the `with` block, convert Spark errors to a one-sentence icefloe error, with the original error
-    as its cause.
+    """Convert Spark errors within the `with` block to one-sentence icefloe errors, keeping the original error
+    as the cause.
     """
     try:
         yield

@@ -527,7 +527,7 @@ def _no_keys(table: ArrayTable, schema: pa.Schema) -> dict[str, Values]:
 
 
 def _list_assigned(clauses: Sequence[MergeClause]) -> list[str]:
-    """List the columns that clauses set or insert. They determine which table of the group is the target."""
+    """List the columns that clauses set or insert, which determine the target table within the group."""
     return [
         assignment.column
         for each in clauses

@@ -57,7 +57,7 @@ class Scan(TableScan):
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> DataFrame:
         """Aggregate variables over the cells of the scan, in the Spark tasks that read the chunks.
 
-        Missing values are ignored; the result of a group without values is null. Sums are computed in double
+        Missing values are ignored. Groups without values have null results. Sums are computed in double
         precision and in a different order than in Spark, so the last digits of floats may differ.
 
         Parameters
@@ -66,8 +66,9 @@ class Scan(TableScan):
             Coordinates, or date parts of them such as `month(time)`.
         **results
             The aggregates to compute: `t2m="mean"`, several as `t2m=["min", "max"]` (columns t2m_min and
-            t2m_max), or with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max,
-            std and var; std and var are those of a sample, as Spark's `stddev` and `variance`.
+            t2m_max), or with a result name, `warmest=("t2m", "max")`. The functions are count, sum, mean,
+            min, max, std and var. Like Spark's `stddev` and `variance`, std and var are the sample
+            statistics.
 
         Returns
         -------

@@ -98,7 +98,7 @@ class BatchPart(InputPartition):
     start: str
     end: str
     kind: str
-    """`written`, `removed`, `chunks` or `commits`."""
+    """The kind of rows that the task returns: `written`, `removed`, `chunks` or `commits`."""
     item: Any
     """Depending on `kind`: block numbers, a scan number and partition number, or an array path."""
     version: str = VERSION

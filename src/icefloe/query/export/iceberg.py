@@ -89,7 +89,8 @@ def export_iceberg(
     session
         The session to read.
     table
-        The name of the table with its namespace: `weather.t2m`. The namespace is created.
+        The name of the table including its namespace, such as `weather.t2m`. The namespace is created if
+        necessary.
     catalog
         A pyiceberg catalog, the name of a catalog in the pyiceberg configuration, or a catalog URI, such as
         `sqlite:////data/catalog.db` or `https://catalog.example.org`. The tables of a SQLite catalog are
@@ -102,7 +103,7 @@ def export_iceberg(
     group, variables, isel, sel
         The cells to export, as in `export_parquet`.
     partition_by
-        Coordinates to partition a new table by: `lat`, or parts of times such as `month(time)`.
+        Coordinates by which to partition a new table, such as `lat`, or date parts such as `month(time)`.
     overwrite
         Replace the rows of an existing table. Older Iceberg snapshots keep the previous rows.
     dry_run
@@ -122,9 +123,10 @@ def export_iceberg(
     AlreadyExistsError
         The table exists, and `overwrite` is not set.
     InvalidInputError
-        The variables do not form one table, Iceberg has no such type, or the catalog cannot be opened.
+        The variables do not form one table, a column type has no Iceberg equivalent, or the catalog cannot be
+        opened.
     ConflictError
-        Another writer changed the table at the same time. Nothing has changed then.
+        Another writer changed the table at the same time. In that case, nothing is written.
     """
     if not _NAME.fullmatch(table):
         raise InvalidInputError(

@@ -72,7 +72,9 @@ class PartitionTerm:
 
     column: str
     part: str = ""
-    """`year`, `month`, `day` or `hour`; empty to partition by the coordinate values themselves."""
+    """The date part: `year`, `month`, `day` or `hour`; empty to partition by the coordinate values
+    themselves.
+    """
 
     @property
     def name(self) -> str:
@@ -148,16 +150,17 @@ def export_parquet(
     target
         The folder or prefix to write to. It must not contain Parquet files unless `overwrite` is set.
     group
-        The group of the variables.
+        The path of the group that contains the variables.
     variables
-        Variables with the same dimensions; all by default.
+        Variables to export. They must have the same dimensions. All by default.
     isel
         Cells to export by index: a position or a slice per dimension.
     sel
         Cells to export by label: a label or a slice per coordinate, including both ends.
     partition_by
-        Coordinates to divide the rows by: `lat`, or parts of times such as `month(time)`. Every value gets
-        its own folder, such as `time_month=2024-01`, so that query engines can skip irrelevant folders.
+        Coordinates by which to partition the rows, such as `lat`, or date parts such as `month(time)`. Every
+        value gets its own folder, such as `time_month=2024-01`, so that query engines can skip irrelevant
+        folders.
     overwrite
         Replace the Parquet files in the target. They are deleted after the new files are written.
     dry_run
@@ -175,7 +178,7 @@ def export_parquet(
     Raises
     ------
     InvalidInputError
-        The variables do not form one table, the target is not empty, or a partition is impossible.
+        The variables do not form one table, the target is not empty, or a partition term is invalid.
 
     Examples
     --------

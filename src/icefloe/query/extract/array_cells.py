@@ -44,8 +44,8 @@ class ArrayCells(Protocol):
 
 
 def open_cells(session: Session, path: str) -> ArrayCells:
-    """Open an array for reading cells. icefloe decodes its chunks if it supports the codecs, otherwise zarr
-    does.
+    """Open an array for reading cells. Its chunks are decoded directly if the codecs are supported, otherwise
+    by zarr.
     """
     workspace = session._workspace
     node = workspace.array("/" + path.strip("/"))

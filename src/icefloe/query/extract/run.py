@@ -15,8 +15,8 @@ from icefloe.query.extract.points import PointPlan, read_points
 from icefloe.query.extract.zones import ZonePlan, read_zones
 
 _BLOCKS_AHEAD: Final = 4
-"""The number of blocks to prefetch, to hide the latency of a server. Local disks do not prefetch, because
-threads would cost a tenth more CPU time."""
+"""The number of blocks to prefetch, to hide the latency of a server. There is no prefetching from local
+disks, because threads would cost a tenth more CPU time."""
 Extraction: TypeAlias = PointPlan | ZonePlan
 
 

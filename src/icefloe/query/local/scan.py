@@ -69,7 +69,7 @@ class LocalScan(TableScan):
         return replace(self, columns=tuple(self.coordinates.table.column(name).name for name in flat))
 
     def count_chunks(self) -> ChunkCounts:
-        """Count the chunks that reading all rows would skip and read.
+        """Count how many chunks a read of all rows would skip, and how many it would fetch.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class LocalScan(TableScan):
 
         Where possible, whole chunks are aggregated from their statistics without being read.
 
-        Missing values are ignored; the result of a group without values is null.
+        Missing values are ignored. Groups without values have null results.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class LocalScan(TableScan):
             Coordinates, or date parts of them such as `month(time)`.
         **results
             The aggregates to compute: `t2m="mean"`, several as `t2m=["min", "max"]` (columns t2m_min and
-            t2m_max), or with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max,
-            std and var; std and var are those of a sample, as in SQL.
+            t2m_max), or with a result name, `warmest=("t2m", "max")`. The functions are count, sum, mean,
+            min, max, std and var. As in SQL, std and var are the sample statistics.
 
         Returns
         -------

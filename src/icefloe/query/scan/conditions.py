@@ -26,8 +26,8 @@ OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """For each chunk, whether a condition may hold and whether it must hold, derived from the chunk's min and
-    max.
+    """Masks over chunks that tell whether a condition may hold and whether it must hold, derived from each
+    chunk's min and max.
     """
 
     may: Mask

@@ -38,7 +38,7 @@ class Moment:
 
     variable: str
     name: str
-    """`count`, `sum`, `min`, `max`, `shifted`, `squares` or `cells`."""
+    """The name of the moment: `count`, `sum`, `min`, `max`, `shifted`, `squares` or `cells`."""
     arrow: pa.DataType
 
     @property

@@ -151,7 +151,7 @@ class _Join:
 
     alias: str
     side: str
-    """`LEFT`, `RIGHT`, `FULL` or empty."""
+    """The outer side of the join: `LEFT`, `RIGHT`, `FULL` or empty."""
     kind: str
     on: tuple[exp.Expr, ...]
 

@@ -43,7 +43,7 @@ class Operand:
     """One side of a comparison in a SQL predicate: the values of a column, or a constant."""
 
     kind: str
-    """`number`, `time`, `date`, `text` or `bool`."""
+    """The kind of the operand's values: `number`, `time`, `date`, `text` or `bool`."""
     value: Any
     zoned: bool = False
     """True if interpreting the operand as a time depends on the Spark session's time zone."""

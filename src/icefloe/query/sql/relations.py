@@ -54,7 +54,9 @@ class TableReads:
     table: str
     """The table name, as written in the query."""
     method: str
-    """`groups` if tasks aggregate the chunks that they read, `rows` if Spark receives rows."""
+    """How the table is read: `groups` if tasks aggregate the chunks they read, `rows` if Spark receives
+    rows.
+    """
     counts: ChunkCounts
     scan: TableScan | None = None
     """The scan of all cells and arrays on which the result depends; None if it was not recorded."""
