@@ -216,7 +216,9 @@ def mark_kept_snapshots(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Report):
-    """The result of applying a retention policy: the kept and removed snapshots; a plan with `dry_run`."""
+    """The result of applying a retention policy: the snapshots that were, or with `dry_run` would be, kept
+    and removed.
+    """
 
     table: Table
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""

@@ -143,7 +143,7 @@ class Versions:
         return time.monotonic() < self._fresh_until
 
     def session(self, snapshot_id: str) -> Session:
-        """Return a session on a snapshot, which is opened unless it is already open."""
+        """Return an open session on a snapshot. Sessions are reused."""
         found = self._sessions.get(snapshot_id)
         if found is None:
             found = self.repo.readonly_session(snapshot_id=snapshot_id)

@@ -312,7 +312,7 @@ class _Pyramids:
 def recent_commits(
     repo: Repository, version: ResolvedVersion, has_array: Callable[[str], bool], most: int = 12
 ) -> list[dict[str, Any]]:
-    """List the newest commits of a version for the sidebar, and mark those that contain an array."""
+    """List the newest commits of a version for the sidebar, and mark those that lack an array."""
     return [
         {
             "id": info.id,

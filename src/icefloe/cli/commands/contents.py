@@ -52,7 +52,7 @@ def _format_line(node: dict[str, Any]) -> str:
 def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: CommandOutput) -> None:
     """List groups and arrays with shapes, types and chunks.
 
-    PATH is the path of a group or an array; the root by default.
+    PATH is the path of a group or an array. The default is the root group.
 
     \b
     icefloe tree data/repo air -r v1.0
@@ -146,8 +146,8 @@ class _WithRegion(click.Command):
 def cat(repo: Repository, path: str, region: str | None, revision: str, out: CommandOutput) -> None:
     """Print the values of an array, or of a region of it.
 
-    PATH is the path of the array. REGION is an index or a range for each dimension, such as 0:10,5,: and is
-    the whole array by default.
+    PATH is the path of the array. REGION selects an index or a range along each dimension, such as 0:10,5,:
+    for three dimensions. By default, the whole array is printed.
 
     \b
     icefloe cat data/repo /t2m 0,10:20,10:20

@@ -78,7 +78,7 @@ def _describe_environment() -> dict[str, str]:
 
 def _describe_package(name: str) -> str:
     try:
-        # Parsing all metadata of a package would take longer than the rest of the command.
+        # Parsing a package's complete metadata would take longer than the rest of the command.
         found = re.search(r"^Version: *(\S+)", distribution(name).read_text("METADATA") or "", re.MULTILINE)
         return found[1] if found is not None else version(name)
     except PackageNotFoundError:

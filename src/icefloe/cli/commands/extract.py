@@ -100,8 +100,8 @@ def extract(
 ) -> None:
     """Extract values at points, or aggregates over zones.
 
-    VARIABLE is the name of a variable; all variables of the group by default. Each chunk is read once. In
-    aggregates over zones, cells are weighted by the fraction that the zone covers.
+    VARIABLE is the name of a variable. By default, all variables of the group are extracted. Each chunk is
+    read once. In aggregates over zones, each cell is weighted by the fraction of its area inside the zone.
 
     \b
     icefloe extract data/repo t2m --points stations.csv -f stations.parquet

@@ -306,7 +306,7 @@ def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) ->
         )
     plan = report["plan"]
     lines += [_array(each) for each in plan["arrays"]] if plan else []
-    if plan and dry_run:  # a real run has already logged the plans plan
+    if plan and dry_run:  # a real run has already logged the plan
         lines.append(
             f"{counted(plan['files'], 'file')}, {format_bytes(plan['nbytes'])} in "
             f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "

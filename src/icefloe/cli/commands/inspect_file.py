@@ -59,8 +59,8 @@ def inspect_file(
 ) -> None:
     """Show the variables that an ingest would find in files.
 
-    Each FILE is a path or URL. The command lists the shape, data type, chunks, references and codecs of each
-    variable, or why the variable cannot be virtualized.
+    Each FILE is a path or URL. For each variable, the command lists its shape, data type, chunks, references
+    and codecs, or the reason why it cannot be virtualized.
 
     \b
     icefloe inspect-file data/2024-01.nc s3://bucket/2024-02.nc

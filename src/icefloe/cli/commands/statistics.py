@@ -43,8 +43,8 @@ _COLUMNS = ("array", "cells", "missing", "min", "mean", "max", "std")
 def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, out: CommandOutput) -> None:
     """Record chunk statistics that speed up queries.
 
-    ARRAYS are paths; all arrays by default. Only chunks that have no statistics yet are read. Statistics are
-    stored below icefloe/statistics/ in the repository, which other readers ignore.
+    ARRAYS are the paths of arrays. The default is all arrays. Only chunks that have no statistics yet are
+    read. Statistics are stored below icefloe/statistics/ in the repository, which other readers ignore.
 
     \b
     icefloe statistics data/repo
@@ -79,8 +79,8 @@ def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, 
 def describe(repo: Repository, array: str | None, revision: str, statistics: str, out: CommandOutput) -> None:
     """Describe the values of arrays: min, mean, max, std.
 
-    ARRAY is the path of an array; all arrays by default. Values are decoded as in xarray. Only chunks without
-    recorded statistics are read.
+    ARRAY is the path of an array. By default, all arrays are described. Values are decoded as in xarray. Only
+    chunks without recorded statistics are read.
 
     \b
     icefloe describe data/repo
