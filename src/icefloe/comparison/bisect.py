@@ -72,9 +72,9 @@ def bisect(
 ) -> Bisection:
     """Bisect the history for the commit at which a condition on the values of an array changed.
 
-    The first-parent history is searched, as with `git bisect --first-parent`. If the condition changed more
-    than once, one of these commits is found. The condition counts as false if the array or the labels do not
-    exist.
+    Only first parents are followed, and the history is searched by bisection, as `git bisect` does. If the
+    condition changed more than once, one of these commits is found. The condition counts as false if the
+    array or the labels do not exist.
 
     Parameters
     ----------
