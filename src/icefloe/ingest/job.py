@@ -1,7 +1,6 @@
 """Run the stages of an ingest in order: discover, inspect, combine, plan, write and publish.
 
-Each stage passes a frozen record to the next. The ledger and the target are read only once per snapshot.
-"""
+Each stage passes a frozen record to the next. The ledger and the target are read once per snapshot."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def run(
 ) -> IngestReport:
     """Run an ingest job: write the selected sources to a staging branch, check the data, and publish it.
 
-    The target branch moves only after everything was written and has passed the checks. If anything fails, it
-    does not move.
+    The target branch moves only after everything was written and has passed the checks.
     """
     if dry_run:
         return _Job(repo, options.branch, options, executor).preview(selection)
@@ -129,9 +127,7 @@ class _Job:
     def _commit(
         self, files: Sequence[FileSchema], inspected: Inspected, state: TargetState, ledger: Ledger
     ) -> tuple[Commit | None, list[BadFile]]:
-        """Combine, plan and commit a batch. Try again if files turn out to be bad, or if the branch has
-        moved.
-        """
+        """Combine, plan and commit a batch. Try again without bad files, or if the branch has moved."""
         bad: list[BadFile] = []
         while files := drop_bad_files(files, bad):
             state = read_target(self.repo, self.branch, self.options.group, ledger, state)

@@ -40,6 +40,7 @@ TIMESTAMP: Final = pa.timestamp("us")
 INTERVAL: Final = pa.duration("us")
 _COARSE: Final = frozenset(("Y", "M", "W", "D", "h", "m", "s", "ms"))
 """The numpy time units coarser than a microsecond."""
+_MAX_MICROSECONDS: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,11 @@ class Coding(ValueCoding):
             return self.times.can_decode(viewed)
         if viewed.dtype.kind not in "mM" or np.datetime_data(viewed.dtype)[0] not in _COARSE:
             return np.ones(viewed.shape, np.bool_)
-        micro = viewed.astype(f"{viewed.dtype.kind}8[us]")
-        return np.asarray(np.isnat(viewed) | (micro.astype(viewed.dtype) == viewed))
+        kind = f"{viewed.dtype.kind}8[us]"
+        first, last = (
+            np.array(end, kind).astype(viewed.dtype) for end in (-_MAX_MICROSECONDS, _MAX_MICROSECONDS)
+        )
+        return np.asarray(np.isnat(viewed) | ((viewed > first) & (viewed < last)))
 
     def _check_times(self, viewed: Values, missing: Mask | None) -> None:
         if self.times is None and viewed.dtype.kind not in "mM":

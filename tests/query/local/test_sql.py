@@ -99,7 +99,7 @@ def test_times_that_python_cannot_represent_are_printed(
     place = str(tmp_path / "repo")
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
     values = np.array(["-0044-03-15", "2020-01-01", "12000-01-01", "NaT"], "M8[us]")
-    values[1] += 1
+    values[1] += np.timedelta64(1, "us")
     with repo.transaction("main", message="write", collect_statistics=True) as store:
         zarr.create_array(store, name="v", data=values, chunks=(2,), dimension_names=["x"])
 
