@@ -323,7 +323,7 @@ class DifferingCell(Report):
     ours: str
     """The value on the target branch, unpacked, with times as dates; `missing` for NaN or the fill value."""
     theirs: str
-    """The value in the source of the merge."""
+    """The value in the merge source."""
 
     def __str__(self) -> str:
         where = f"{self.where}: " if self.where else ""
@@ -339,7 +339,7 @@ class ChunkDetails(Report):
     x[0:5]`. Dimensions without a coordinate have indices in brackets.
     """
     their_where: str | None = None
-    """The labels in the source of the merge, if they differ."""
+    """The labels in the merge source, if they differ."""
     num_cells: int | None = None
     """The number of the chunk's cells that both sides have; None if values were not compared."""
     num_differing: int | None = None
@@ -393,7 +393,7 @@ class MergeConflict(Report):
     ours: str
     """The change on the target branch."""
     theirs: str
-    """The change in the source of the merge."""
+    """The change made in the merge source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1266,7 +1266,7 @@ class Repository(Shown):
     inspect_snapshot_async = async_twin(inspect_snapshot)
 
     def inspect_repo_info(self) -> dict[str, Any]:
-        """Return the content of the repository's repo info file.
+        """Return the content of the repo info file.
 
         Returns
         -------

@@ -94,7 +94,7 @@ def _draw_line(drawn: Slice, low: float, high: float, width: int) -> str:
 
 
 def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None, coastlines: bool) -> str:
-    """Draw a map. Each character shows two cells, one above the other, in colour, and one cell without
+    """Draw a map. Each character shows two cells, one above the other, or a single cell if there are no
     colours.
     """
     values = drawn.values[::-1] if drawn.axes[0].is_increasing else drawn.values

@@ -58,7 +58,7 @@ class History:
         return self.keep(keep & self.reached())
 
     def keep(self, keep: NDArray[np.bool_]) -> History:
-        """Return the commit graph limited to some snapshots, each with its nearest kept ancestor as its
+        """Return the commit graph limited to the given snapshots, each with its nearest kept ancestor as its
         parent.
 
         The tips of all branches and tags must be kept.

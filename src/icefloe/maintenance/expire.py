@@ -20,7 +20,7 @@ from icefloe.ops import UpdateType
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """The arguments of an expiration; see `Repository.expire_snapshots`."""
+    """Options for expiring snapshots; see `Repository.expire_snapshots`."""
 
     older_than_us: int
     delete_branches: bool = False

@@ -246,7 +246,7 @@ class _Plan:
         return sort_ids(np.concatenate([index.manifests, unread])), chunks
 
     def _keep_objects(self, snapshots: Ids, *, may_miss: bool = False) -> None:
-        """Remove the manifests and chunks of some snapshots from the plan, so that they are not deleted."""
+        """Spare the manifests and chunks that the given snapshots use: remove them from the plan."""
         if not len(snapshots):
             return
         manifests, chunks = self._read(snapshots, may_miss=may_miss)

@@ -181,7 +181,7 @@ def classify_missing(missing: NDArray[Any], cells: NDArray[Any]) -> NDArray[np.i
 
 
 def _sum_bins(values: NDArray[np.int64], grid: tuple[int, ...], across: int) -> NDArray[np.float64]:
-    """Sum up per-chunk numbers of a grid in each bin of its map."""
+    """Sum per-chunk numbers within each bin of the chunk map."""
     table = np.moveaxis(values.reshape(grid), across, -1).reshape(-1, grid[across])
     rows, columns = table.shape
     height, width = min(rows, MAX_BINS), min(columns, MAX_BINS)

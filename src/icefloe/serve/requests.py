@@ -103,7 +103,7 @@ class OpenVersions:
         self.repo = versions.repo
         self.limits = settings.limits
         self.results: ResultCache[Any] = ResultCache(64)
-        """Comparisons and chunk maps."""
+        """A cache of comparisons and chunk maps."""
         self._kept = DecodedChunks(settings.limits.kept_bytes, settings.limits.decoders)
         self._views: ResultCache[ArrayView] = ResultCache(64)
         self._check_statistics: ResultCache[tuple[ChunkStatistics | None]] = ResultCache(2)

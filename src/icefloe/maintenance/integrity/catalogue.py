@@ -68,7 +68,7 @@ class Catalogue:
         return self.rows[start:stop]
 
     def find(self, kind: str, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
-        """Find the rows of some objects in the checksum catalogue, and a mask of the objects that have
+        """Look up objects in the checksum catalogue. Return their rows, and a mask of the objects that have
         one.
         """
         rows = self.of(kind)

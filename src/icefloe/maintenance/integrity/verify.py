@@ -80,8 +80,8 @@ def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history:
 
 
 def _find_around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
-    """Return the already verified parents of some snapshots, and the snapshots that directly follow another
-    one.
+    """Return the already verified parents of the given snapshots, and the snapshots that directly follow
+    another one.
 
     For the latter, only the changes in the transaction log need to be checked. A snapshot that inherited logs
     of expired snapshots does not directly follow its parent.

@@ -37,7 +37,8 @@ def check_chunks(
     report: Findings,
     after: Ids = NO_IDS,
 ) -> None:
-    """Verify the chunks of some snapshots by decoding them. Chunks in several snapshots are decoded once.
+    """Verify the chunks of the given snapshots by decoding them. Chunks in several snapshots are decoded
+    once.
 
     The snapshots in `after` directly follow verified snapshots, so only the chunks in their transaction logs
     are decoded.

@@ -63,7 +63,7 @@ def verify_graph(
     settled: Ids = NO_IDS,
     checksums: bool = False,
 ) -> Findings:
-    """Verify the metadata files and chunk objects of some snapshots, or of all reachable snapshots.
+    """Verify the metadata files and chunk objects of the given snapshots, or of all reachable snapshots.
 
     The content of `settled` snapshots has already been verified and is not checked again. With `checksums`,
     all objects with a recorded checksum are read.

@@ -224,14 +224,14 @@ def collect_statistics(
 def fill_statistics(
     session: Session, executor: Executor, paths: Sequence[str] | None = None
 ) -> StatisticsReport:
-    """Collect and record statistics of those chunks of some arrays that have none.
+    """Collect and record statistics of the chunks that have none in the given arrays.
 
     Parameters
     ----------
     session
         A session without uncommitted changes, on the snapshot to describe.
     executor
-        Runs the tasks, each of which reads some chunks.
+        The executor that runs the tasks, each of which reads some of the chunks.
     paths
         The paths of arrays; all arrays by default.
     """
