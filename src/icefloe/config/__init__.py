@@ -1,7 +1,7 @@
-"""The configuration of a repository, its parts, and virtual chunk containers.
+"""The repository configuration and its parts, including virtual chunk containers.
 
-These classes convert to plain dicts and back (`to_plain`, `from_plain`) in the form that is stored: every key
-is present, None if it is not set, and enums are strings or maps with one key. `format` turns the dicts into
+These classes convert to and from plain dicts in the stored form (`to_plain`, `from_plain`): every key is
+present, unset values are None, and enums are strings or maps with one key. `format` encodes the dicts as
 bytes.
 """
 

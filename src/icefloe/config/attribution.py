@@ -1,4 +1,4 @@
-"""Attribution of requests: information that is sent in the HTTP User-Agent besides the name of icefloe."""
+"""Attribution of requests through the HTTP User-Agent header."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _FORBIDDEN = re.compile(r'[^\x20-\x7e]|[()\\;="]')
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Attribution(Shown):
-    """The attribution of requests: the software that sends them, its workload, and the principal it acts for.
+    """The attribution of requests: the client software that sends them, its workload, and the principal it
+    acts for.
 
-    Each text has at most 128 bytes of printable ASCII.
+    Each field has at most 128 characters of printable ASCII.
     """
 
     client: str | None = None
-    """`name` or `name/version`, as in a User-Agent."""
+    """The client software, as `name` or `name/version`."""
     workload: str | None = None
     """The job or service that sends the requests."""
     principal: str | None = None
@@ -33,8 +34,8 @@ class Attribution(Shown):
                 _check(name, text)
 
     def user_agent(self, product: str) -> str:
-        """Return the User-Agent header for the attribution: the client, `product`, then workload and
-        principal as a comment.
+        """Return the User-Agent header: the client, then `product`, then the workload and principal as a
+        comment.
 
         Parameters
         ----------

@@ -1,4 +1,5 @@
-"""Conditions that select the manifests to preload, and the arrays and dimensions along which to split them.
+"""Conditions that select which manifests to preload, and which arrays and dimensions a splitting rule applies
+to.
 
 A regular expression may match anywhere in the path of an array, or in its last segment. An invalid one
 matches nothing.
@@ -15,17 +16,17 @@ from icefloe.config.display import format_literal, qualify_name
 
 
 class _Condition:
-    """An immutable condition and its operands. The class that created it is its variant."""
+    """An immutable condition with its operands. The subclass determines the variant."""
 
     __slots__ = ("operands",)
 
     operands: tuple[Any, ...]
     variants: ClassVar[Mapping[str, Any]]
-    """The variants by their names on disk."""
+    """The variants, by stored name."""
     word: ClassVar[str]
-    """The name of a variant on disk."""
+    """The stored name of the variant."""
     call: ClassVar[str]
-    """The name of the function that creates a variant, for its repr."""
+    """The name of the function that creates the variant, for its repr."""
 
     @classmethod
     def _make(cls, word: str, *operands: Any) -> Self:
@@ -58,7 +59,7 @@ class _ArrayCondition(_Condition):
 
     @classmethod
     def or_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """Create a condition that matches arrays which match any of the conditions.
+        """Create a condition that matches if any of the given conditions matches.
 
         Parameters
         ----------
@@ -74,7 +75,7 @@ class _ArrayCondition(_Condition):
 
     @classmethod
     def and_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """Create a condition that matches arrays which match all conditions.
+        """Create a condition that matches if all of the given conditions match.
 
         Parameters
         ----------
@@ -127,7 +128,7 @@ class _ArrayCondition(_Condition):
         return self.or_conditions((self, other))
 
     def matches(self, path: str, num_refs: int = 0) -> bool:
-        """Return True if a preload or split condition holds for a manifest.
+        """Return True if the condition matches a manifest of an array.
 
         Parameters
         ----------
@@ -155,7 +156,7 @@ class _ArrayCondition(_Condition):
         return self.word != "false"
 
     def to_plain(self) -> Any:
-        """Convert the condition to the form in which the configuration stores it.
+        """Convert the condition to its stored form, for the configuration.
 
         Returns
         -------
@@ -190,7 +191,7 @@ class _ArrayCondition(_Condition):
         Raises
         ------
         ValueError
-            If this release does not know the condition.
+            If the condition is unknown to this release.
         """
         match plain:
             case {"or": [*parts]}:
@@ -218,14 +219,14 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
-        """Create a condition that preloads manifests by their number of chunk references.
+        """Create a condition that matches manifests with a certain number of chunk references.
 
         Parameters
         ----------
         from_refs
-            The smallest number; None for no limit.
+            The minimum number; None for no limit.
         to_refs
-            The number below which manifests match; None for no limit.
+            The exclusive maximum number; None for no limit.
 
         Returns
         -------
@@ -236,7 +237,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def true(cls) -> Self:
-        """Create a condition that preloads all manifests.
+        """Create a condition that matches all manifests.
 
         Returns
         -------
@@ -247,7 +248,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def false(cls) -> Self:
-        """Create a condition that preloads no manifest.
+        """Create a condition that never matches.
 
         Returns
         -------
@@ -270,7 +271,7 @@ class ManifestSplitCondition(_ArrayCondition):
 
 
 class ManifestSplitDimCondition(_Condition):
-    """A condition that selects the dimensions to which a manifest split size applies: one of the variants
+    """A condition that selects the dimensions to which a manifest split size applies. Use one of the variants
     below.
     """
 
@@ -278,7 +279,7 @@ class ManifestSplitDimCondition(_Condition):
 
     if TYPE_CHECKING:
         Axis: ClassVar[Callable[[int], ManifestSplitDimCondition]]
-        """Matches the dimension with this number, counted from 0."""
+        """Matches the dimension with this index, starting at 0."""
         DimensionName: ClassVar[Callable[[str], ManifestSplitDimCondition]]
         """Matches dimensions whose name matches a regular expression. Dimensions without a name
         never match.
@@ -287,12 +288,12 @@ class ManifestSplitDimCondition(_Condition):
         """Matches every dimension."""
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Return True if a condition of the configuration applies to a dimension.
+        """Return True if the condition matches a dimension.
 
         Parameters
         ----------
         axis
-            The number of the dimension, from 0.
+            The index of the dimension, starting at 0.
         dimension_name
             The name of the dimension, if it has one.
 
@@ -308,7 +309,7 @@ class ManifestSplitDimCondition(_Condition):
         return True
 
     def to_plain(self) -> object:
-        """Convert a condition on dimensions to the form in which the configuration stores it.
+        """Convert the condition to its stored form, for the configuration.
 
         Returns
         -------
@@ -319,7 +320,7 @@ class ManifestSplitDimCondition(_Condition):
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """Create a condition on dimensions from the form in which the configuration stores it.
+        """Create a condition on dimensions from its stored form.
 
         Parameters
         ----------
@@ -334,7 +335,7 @@ class ManifestSplitDimCondition(_Condition):
         Raises
         ------
         ValueError
-            If this release does not know the condition.
+            If the condition is unknown to this release.
         """
         match plain:
             case "Any":
@@ -373,7 +374,7 @@ def _check_axis(self: _Condition, axis: int) -> None:
 
 
 def _add_variants(family: Any, variants: Mapping[str, tuple[str, str, Callable[..., None]]]) -> None:
-    """Add a nested class per variant, given its stored name, the call in its repr and its constructor."""
+    """Add one nested class per variant, from its stored name, the call in its repr and its constructor."""
     family.variants = {}
     for name, (word, call, init) in variants.items():
         members = {"__slots__": (), "__module__": __name__, "__qualname__": f"{family.__name__}.{name}"}
@@ -424,7 +425,9 @@ def _compile(regex: str) -> re.Pattern[str] | None:
 
 
 def _parse_bound(plain: Any, after: int) -> int | None:
-    """Return one end of a half-open interval; `after` is added if the stored lower end is excluded."""
+    """Convert a stored bound to one end of a half-open interval. `after` is 1 for the lower end and 0 for the
+    upper end.
+    """
     match plain:
         case "Unbounded":
             return None

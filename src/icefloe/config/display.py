@@ -1,4 +1,4 @@
-"""Display of configuration values: as code that creates them, as an indented tree, and as HTML."""
+"""Display configuration values as code that creates them, as an indented tree, or as HTML."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from icefloe._internal.printable import escape_control, escape_control_in_json, 
 from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
 
 PACKAGE = "icefloe"
-"""The package name in reprs. Changes when icefloe is installed as icechunk."""
+"""The package name in reprs. It changes when icefloe is installed as icechunk."""
 
 _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A configuration value for display: the name of its class, and its fields as text or as further
-    trees.
-    """
+    """A configuration value for display: the name of its class, and its fields as text or nested trees."""
 
     title: str
     fields: tuple[tuple[str, str | Tree], ...]
 
     def as_text(self) -> str:
-        """Return the display tree as text, indented by four spaces per level."""
+        """Return the tree as text, indented by four spaces per level."""
         lines = [f"<{self.title}>"] if self.title else []
         for name, value in self.fields:
             if isinstance(value, Tree):
@@ -41,7 +39,7 @@ class Tree:
         return "\n".join(lines)
 
     def as_html(self) -> str:
-        """Return the display tree as HTML for notebooks, with collapsed branches."""
+        """Return the tree as HTML for notebooks, with collapsed branches."""
         rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
         for name, value in self.fields:
             label = html.escape(escape_control(redact(name)))
@@ -56,7 +54,7 @@ class Tree:
 
 
 class Shown(ABC):
-    """Base class of configuration values whose display is a tree, in text and in notebooks."""
+    """Base class of values that are displayed as a tree, in text and in notebooks."""
 
     __slots__ = ()
 
@@ -81,12 +79,12 @@ class Shown(ABC):
 
 
 def qualify_name(module: str, name: str) -> str:
-    """Return the full public name of a configuration class, to display it in a repr."""
+    """Return the qualified public name of a configuration class, for reprs."""
     return f"{PACKAGE}.{module}.{name}" if module else f"{PACKAGE}.{name}"
 
 
 def call(name: str, arguments: Mapping[str, str]) -> str:
-    """Return the repr that displays a configuration value: code with one keyword argument per line."""
+    """Return a repr in the form of a call, with one keyword argument per line."""
     if not arguments:
         return f"{name}()"
     lines = [_indent(f"{key}={value},") for key, value in arguments.items()]
@@ -94,7 +92,7 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
 
 
 def format_literal(value: object) -> str:
-    """Return the code that displays a plain configuration value in a repr, with strings in double quotes."""
+    """Return the Python literal for a plain value, with strings in double quotes."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return escape_control(json.dumps(redact(value), ensure_ascii=False))
     if isinstance(value, Mapping):
@@ -108,9 +106,7 @@ def format_literal(value: object) -> str:
 
 
 def mask_secrets(options: Mapping[str, str] | None, *, all_values: bool = False) -> str:
-    """Display a mapping of configuration options on one line, with `****` for values whose keys suggest a
-    secret.
-    """
+    """Format a mapping of options on one line, with `****` for values whose keys suggest a secret."""
     if options is None:
         return "None"
     shown = {

@@ -1,4 +1,4 @@
-"""Feature flags: operations that a repository allows or forbids."""
+"""Feature flags, which allow or forbid operations on a repository."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from icefloe.config.display import Shown, Tree, qualify_name
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeatureFlag(Shown):
-    """A feature flag: an operation that a repository allows or forbids."""
+    """A feature flag, which allows or forbids an operation on a repository."""
 
     id: int
     """The number of the flag."""
@@ -18,11 +18,11 @@ class FeatureFlag(Shown):
     default_enabled: bool
     """True if the operation is allowed by default."""
     setting: bool | None
-    """The value that was set; None for the default."""
+    """The explicitly set value; None if the default applies."""
 
     @property
     def enabled(self) -> bool:
-        """True if the feature flag allows the operation, by setting or by default."""
+        """True if the operation is allowed, either explicitly or by default."""
         return self.default_enabled if self.setting is None else self.setting
 
     def tree(self) -> Tree:

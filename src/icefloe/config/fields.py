@@ -1,7 +1,7 @@
 """The base class of configuration parts: checked optional fields, merging, plain dicts and reprs.
 
-A part is a mutable dataclass whose fields are None until they are set. Each field defines how its values are
-checked, what an unset field means, and how it is stored.
+A configuration part is a mutable dataclass whose fields are None until they are set. Each field defines how
+its values are checked, what an unset field means, and how the field is stored.
 """
 
 from __future__ import annotations
@@ -21,27 +21,25 @@ from icefloe.errors import ErrorKind, FormatError
 T = TypeVar("T")
 
 _PLAIN = frozenset({int, bool, str, float})
-"""Types whose values need no copy."""
+"""Immutable types, whose values need no copy."""
 
 
 class Codec(Protocol):
-    """The check of one configuration field, and the conversion of its value to a plain dict and back."""
+    """Checks the values of a configuration field, and converts them to and from their stored form."""
 
     def check(self, value: Any) -> Any:
-        """Check the value of a configuration field; raise TypeError, ValueError or OverflowError if it is
-        invalid.
-        """
+        """Check a value; raise TypeError, ValueError or OverflowError if it is invalid."""
 
     def to_plain(self, value: Any) -> Any:
-        """Convert the value of a configuration field to dicts, lists, strings and numbers."""
+        """Convert a value to its stored form, which consists of dicts, lists, strings and numbers."""
 
     def from_plain(self, plain: Any) -> Any:
-        """Convert the stored form of a configuration field back to its value."""
+        """Convert the stored form back to a value."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """The validator of a configuration field with an integer of a fixed number of bits."""
+    """The codec of an integer field with a fixed number of bits."""
 
     bits: int = 64
     signed: bool = False
@@ -65,7 +63,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Simple:
-    """The validator of a configuration field with a value of one built-in type."""
+    """The codec of a field with one built-in type."""
 
     kind: type
 
@@ -82,7 +80,7 @@ class Simple:
 
 @dataclass(frozen=True)
 class Choice:
-    """The validator of a configuration field with a member of an enum, which is stored by name."""
+    """The codec of an enum field, whose values are stored by name."""
 
     kind: type[Enum]
     names: Mapping[Any, str]
@@ -102,8 +100,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Part:
-    """The check of a configuration field that converts itself to plain dicts: a configuration part or a
-    condition."""
+    """The codec of a field whose values convert themselves to plain dicts: configuration parts or
+    conditions.
+    """
 
     kind: type
 
@@ -134,11 +133,11 @@ def declare_setting(
     codec
         How values are checked and stored.
     default
-        The meaning of None, or a function that returns it.
+        The value that None stands for, or a function that returns it.
     initial
         The value in a new part.
     shown_when_unset
-        Creates the part to display and to use instead of None.
+        A function that creates the part to display and use instead of None.
     replaced_whole
         Replace the whole part when configurations are merged, instead of merging it field by field.
     kw_only
@@ -158,15 +157,15 @@ def declare_setting(
 
 @dataclass
 class ConfigPart(Shown):
-    """Base class of configuration classes with checked fields, which compare by value and can be copied,
-    pickled, merged.
+    """Base class of configuration classes. Fields are checked, and instances compare by value and can be
+    copied, pickled and merged.
     """
 
     module: ClassVar[str] = "config"
     on_disk: ClassVar[tuple[str, ...]] = ()
     """The order of the stored keys, if it differs from the order of the arguments."""
     reserved: ClassVar[tuple[str, ...]] = ()
-    """Keys that are stored as null and not read."""
+    """Keys that are always stored as null and never read."""
     unknown_keys: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Stored keys that this release does not know. They are written back unchanged."""
 
@@ -179,7 +178,7 @@ class ConfigPart(Shown):
         object.__setattr__(self, name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # Values were checked when they were set. Most of them are numbers, and parts like this one.
+        # Values were checked when they were set. Most of them are numbers or configuration parts.
         twin = object.__new__(type(self))
         twin.__dict__.update(
             (name, value if value is None or type(value) in _PLAIN else copy.deepcopy(value, memo))
@@ -188,7 +187,7 @@ class ConfigPart(Shown):
         return twin
 
     def merge(self, other: Self) -> Self:
-        """Merge the fields of two configuration values: prefer those set in `other`.
+        """Merge two configuration values. Fields that are set in `other` win.
 
         Parameters
         ----------
@@ -213,9 +212,10 @@ class ConfigPart(Shown):
         return merged
 
     def resolved(self) -> Self:
-        """Return a read-only copy of a configuration value with defaults in place of unset fields.
+        """Return a read-only copy in which unset fields have their default values.
 
-        Opening a repository calls this method, so nothing is copied and nothing is checked again.
+        This method is called whenever a repository is opened, so it avoids deep copies and does not check
+        values again.
 
         Returns
         -------
@@ -238,12 +238,12 @@ class ConfigPart(Shown):
         return full
 
     def to_plain(self) -> dict[str, Any]:
-        """Convert the fields of a configuration value to the plain dicts in which it is stored.
+        """Convert the configuration value to its stored form, a plain dict.
 
         Returns
         -------
         dict
-            All keys, None for unset ones.
+            All keys, with None for unset fields.
         """
         plain: dict[str, Any] = {}
         for name in self._list_used_keys():
@@ -254,7 +254,7 @@ class ConfigPart(Shown):
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """Create a configuration value from plain dicts of its fields.
+        """Create a configuration value from its stored form, a plain dict.
 
         Keys may be missing; unknown keys are kept.
 
@@ -306,7 +306,7 @@ class ConfigPart(Shown):
         return call(qualify_name(self.module, type(self).__name__), shown)
 
     def tree(self) -> Tree:
-        """Return the fields of a configuration value, with their defaults, as a tree for display.
+        """Return the fields, including defaults, as a tree for display.
 
         Returns
         -------
@@ -317,7 +317,7 @@ class ConfigPart(Shown):
         return Tree(qualify_name(self.module, type(self).__name__), rows)
 
     def _order_shown_fields(self) -> list[dataclasses.Field[Any]]:
-        """Return plain values first, then parts, then maps."""
+        """Sort fields for display: plain values first, then nested parts, then maps."""
         by_name = self.__dataclass_fields__
         ordered = [by_name[name] for name in self._list_used_keys() if name not in self.reserved]
         rank: dict[type, int] = {Part: 1, Number: 0, Simple: 0, Choice: 0}
@@ -341,7 +341,7 @@ class ConfigPart(Shown):
 
 @dataclass_transform(field_specifiers=(declare_setting,))
 def config_part(cls: type[T]) -> type[T]:
-    """Turn a subclass of `ConfigPart` into a dataclass of fields that keeps the inherited reprs."""
+    """Class decorator that turns a subclass of `ConfigPart` into a dataclass but keeps the inherited repr."""
     return dataclass(repr=False)(cls)
 
 

@@ -1,4 +1,4 @@
-"""`RepositoryConfig` and its parts, except for the storage settings."""
+"""`RepositoryConfig` and its parts, except for storage settings."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class _WithDefault(EnumType):
 
 
 class CompressionAlgorithm(Enum, metaclass=_WithDefault):
-    """The compression algorithm of metadata files in the repository configuration."""
+    """The compression algorithm for metadata files."""
 
     Zstd = 0
 
     @staticmethod
     def default() -> CompressionAlgorithm:
-        """Return the default compression algorithm of the repository configuration.
+        """Return the default compression algorithm.
 
         Returns
         -------
@@ -66,9 +66,9 @@ class CompressionAlgorithm(Enum, metaclass=_WithDefault):
 
 @config_part
 class CompressionConfig(ConfigPart):
-    """The configuration of the compression of metadata files.
+    """How metadata files are compressed.
 
-    Chunks are stored as zarr encodes them.
+    Chunks are not affected: they are stored as zarr encodes them.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class CompressionConfig(ConfigPart):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """Return a compression configuration in which nothing is set.
+        """Return a compression configuration in which every field is unset.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class CompressionConfig(ConfigPart):
 
 @config_part
 class CachingConfig(ConfigPart):
-    """The configuration of the caches: how many snapshots, chunk references and bytes they keep.
+    """The sizes of the caches for snapshots, manifests, transaction logs and chunks.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class CachingConfig(ConfigPart):
 
     @staticmethod
     def default() -> CachingConfig:
-        """Return a cache configuration in which nothing is set.
+        """Return a cache configuration in which every field is unset.
 
         Returns
         -------
@@ -139,7 +139,7 @@ def make_default_preload_condition() -> ManifestPreloadCondition:
 
 @config_part
 class ManifestPreloadConfig(ConfigPart):
-    """The configuration of manifests that are read in the background when a session opens.
+    """Which manifests are read in the background when a session opens.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ class ManifestPreloadConfig(ConfigPart):
 
 
 class _SplitSizesCodec:
-    """Split sizes: accepted as nested sequences, kept as nested tuples, stored as lists and maps with one
-    key.
+    """The codec of split sizes: accepted as nested sequences, kept as nested tuples, and stored as lists and
+    maps with one key.
     """
 
     def check(self, value: Any) -> SplitSizes:
@@ -191,22 +191,23 @@ _NO_SPLIT: SplitSizes = (
 
 @config_part
 class ManifestSplittingConfig(ConfigPart):
-    """The configuration of manifest splitting: the number of chunks per manifest, by dimension.
+    """How the references of large arrays are split into several manifests, by number of chunks along each
+    dimension.
 
     The first matching rule applies.
 
     Parameters
     ----------
     split_sizes
-        Pairs of a condition on arrays and its sizes; sizes are pairs of a condition on dimensions and a
-        number.
+        Pairs of a condition on arrays and a sequence of sizes. Each size is a pair of a condition on
+        dimensions and a number of chunks.
     """
 
     split_sizes: SplitSizes | None = declare_setting(_SplitSizesCodec(), default=lambda: _NO_SPLIT)
 
     @staticmethod
     def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-        """Create the repository configuration of manifest splitting from nested dicts, in their order.
+        """Create a manifest splitting configuration from nested dicts, keeping their order.
 
         Parameters
         ----------
@@ -221,7 +222,7 @@ class ManifestSplittingConfig(ConfigPart):
         return from_dict(split_sizes)
 
     def to_dict(self) -> SplitSizesDict:
-        """Return the repository configuration of manifest splitting as nested dicts, in their order.
+        """Convert the manifest splitting configuration to nested dicts, keeping their order.
 
         Returns
         -------
@@ -232,29 +233,29 @@ class ManifestSplittingConfig(ConfigPart):
 
 
 def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-    """Create the repository configuration of manifest splitting from nested dicts, in their order."""
+    """Create a manifest splitting configuration from nested dicts, keeping their order."""
     return ManifestSplittingConfig(tuple((rule, tuple(sizes.items())) for rule, sizes in split_sizes.items()))
 
 
 def to_dict(config: ManifestSplittingConfig) -> SplitSizesDict:
-    """Return the repository configuration of manifest splitting as nested dicts, in their order."""
+    """Convert the manifest splitting configuration to nested dicts, keeping their order."""
     return {rule: dict(sizes) for rule, sizes in config.split_sizes or ()}
 
 
 @config_part
 class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
-    """The configuration of the compression of virtual chunk locations with a zstd dictionary.
+    """How virtual chunk locations are compressed with a zstd dictionary.
 
     Parameters
     ----------
     min_num_chunks
-        The number of virtual chunks from which a manifest compresses its locations. Default: 1000.
+        The minimum number of virtual chunks in a manifest for its locations to be compressed. Default: 1000.
     dictionary_max_training_samples
         The maximum number of locations to train the dictionary with. Default: 100.
     dictionary_max_size_bytes
         The size of the dictionary. Default: 2048.
     compression_level
-        The level of zstd. Default: 3.
+        The zstd level. Default: 3.
     """
 
     min_num_chunks: int | None = declare_setting(Number(16), default=1000)
@@ -265,16 +266,16 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
 
 @config_part
 class ManifestConfig(ConfigPart):
-    """The configuration of manifests: their preloading, splitting, compression and fetching.
+    """How manifests are preloaded, split, compressed and fetched.
 
     Parameters
     ----------
     preload
         The manifests to read when a session opens.
     splitting
-        The splitting of an array's references into manifests.
+        How the references of an array are split into manifests.
     virtual_chunk_location_compression
-        The compression of the locations of virtual chunks.
+        How virtual chunk locations are compressed.
     max_concurrent_manifest_fetches_during_commit
         The number of manifests that a commit reads at a time. Default: 1.
     pack_small_arrays
@@ -308,13 +309,13 @@ def _update_retries() -> StorageRetriesSettings:
 
 @config_part
 class RepoUpdateRetryConfig(ConfigPart):
-    """The configuration of retries for changes of branches, tags or the configuration that conflict with
-    other changes.
+    """How changes to branches, tags and configuration are retried when they conflict with other changes.
 
     Parameters
     ----------
     default
-        Attempts and pauses. Default: 100 attempts with pauses of 50 ms to 30 s.
+        The number of attempts, and the backoff between them. Default: 100 attempts with a backoff of 50 ms to
+        30 s.
     """
 
     default: StorageRetriesSettings | None = declare_setting(
@@ -323,7 +324,7 @@ class RepoUpdateRetryConfig(ConfigPart):
 
 
 class _ContainersCodec:
-    """Virtual chunk containers by URL prefix."""
+    """The codec of the virtual chunk containers, a mapping by URL prefix."""
 
     def check(self, value: Any) -> dict[str, VirtualChunkContainer]:
         if not isinstance(value, Mapping):
@@ -348,15 +349,15 @@ def _count_cores() -> int:
 
 @config_part
 class RepositoryConfig(ConfigPart):
-    """The configuration of a repository. Fields that are None have their defaults.
+    """The configuration of a repository. Fields that are None have their default values.
 
-    The configuration is stored in the repository. The configuration that is passed when a repository is
-    opened overrides the stored one.
+    A configuration is stored in the repository. A configuration that is passed when the repository is opened
+    overrides the stored one.
 
     Parameters
     ----------
     inline_chunk_threshold_bytes
-        Chunks up to this size are stored in manifests. Default: 512.
+        Chunks up to this size are stored inline, in manifests. Default: 512.
     get_partial_values_concurrency
         The number of concurrent reads in `get_partial_values`. Default: 10.
     compression
@@ -368,11 +369,11 @@ class RepositoryConfig(ConfigPart):
     storage
         The settings of the storage.
     virtual_chunk_containers
-        The locations of virtual chunks, by URL prefix.
+        The virtual chunk containers, by URL prefix.
     manifest
         The preloading, splitting and compression of manifests.
     repo_update_retries
-        The retries of changes that conflict with other writers.
+        The retries for changes that conflict with other writers.
     num_updates_per_repo_info_file
         The number of entries in the ops log after which it continues in a backup file. Default: 1000.
     max_concurrent_decodes
@@ -419,7 +420,7 @@ class RepositoryConfig(ConfigPart):
 
     @staticmethod
     def default() -> RepositoryConfig:
-        """Return a repository configuration in which nothing is set.
+        """Return a repository configuration in which every field is unset.
 
         Returns
         -------
@@ -434,7 +435,7 @@ class RepositoryConfig(ConfigPart):
         return
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """Return the virtual chunk container with a URL prefix from the repository configuration.
+        """Return the virtual chunk container with the given URL prefix.
 
         Parameters
         ----------
@@ -449,7 +450,7 @@ class RepositoryConfig(ConfigPart):
         return (self.virtual_chunk_containers or {}).get(name)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
-        """Add a virtual chunk container to the repository configuration.
+        """Add a virtual chunk container.
 
         It replaces a container with the same URL prefix or name.
 
@@ -461,7 +462,7 @@ class RepositoryConfig(ConfigPart):
         Raises
         ------
         ValueError
-            If prefix, name and store of the container do not fit together.
+            If the prefix, name and store of the container are inconsistent.
         """
         cont.check()
         kept = {
@@ -472,14 +473,14 @@ class RepositoryConfig(ConfigPart):
         self.virtual_chunk_containers = {**kept, cont.url_prefix: cont}
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Remove all virtual chunk containers from the repository configuration.
+        """Remove all virtual chunk containers.
 
-        In a merge, this removes the stored ones.
+        When this configuration is merged into a stored one, the stored containers are removed as well.
         """
         self.virtual_chunk_containers = {}
 
     def merge(self, other: Self) -> Self:
-        """Return a repository configuration that prefers the values set in `other`.
+        """Merge two repository configurations. Values that are set in `other` win.
 
         Parts are merged field by field, except for `preload`, `splitting` and the virtual chunk containers,
         which are replaced.
@@ -497,7 +498,7 @@ class RepositoryConfig(ConfigPart):
         return super().merge(other)
 
     def effective(self) -> EffectiveConfig:
-        """Return the repository configuration with all defaults, except for storage settings, which depend on
+        """Return the configuration with all defaults filled in, except for storage settings, which depend on
         the storage.
 
         Returns
@@ -550,7 +551,7 @@ class RepositoryConfig(ConfigPart):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig:
-    """A `RepositoryConfig` with all defaults, in flat form, for the engine."""
+    """A flat `RepositoryConfig` for the engine, with all defaults filled in."""
 
     inline_chunk_threshold_bytes: int
     get_partial_values_concurrency: int
@@ -567,7 +568,7 @@ class EffectiveConfig:
     split_sizes: SplitSizes
     pack_small_arrays: bool
     compress_locations: bool
-    """True if the configuration mentions the compression of locations."""
+    """True if the configuration asks for compressed locations."""
     location_compression_min_num_chunks: int
     location_dictionary_max_training_samples: int
     location_dictionary_max_size_bytes: int
@@ -592,5 +593,5 @@ def _make_dim_size(condition: object, num_chunks: object) -> tuple[ManifestSplit
 
 
 def _replace_zeros(split_sizes: SplitSizes) -> SplitSizes:
-    """Replace sizes of 0, which the official library accepts, with unlimited sizes."""
+    """Replace split sizes of 0, which the official library accepts, with unlimited sizes."""
     return tuple((c, tuple((d, n or _UNLIMITED) for d, n in sizes)) for c, sizes in split_sizes)

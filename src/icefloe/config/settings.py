@@ -12,7 +12,7 @@ _MIB = 1024 * 1024
 
 @config_part
 class StorageConcurrencySettings(ConfigPart):
-    """Storage settings for reading one large object in parallel.
+    """Settings for reading one large object in parallel.
 
     Parameters
     ----------
@@ -30,17 +30,16 @@ class StorageConcurrencySettings(ConfigPart):
 
 @config_part
 class StorageRetriesSettings(ConfigPart):
-    """Storage settings for retries of requests: the number of attempts, and the exponential backoff between
-    them.
+    """Settings for request retries: the number of attempts, and the exponential backoff between them.
 
     Parameters
     ----------
     max_tries
         The number of attempts. Default: 10.
     initial_backoff_ms
-        The first pause. Default: 100.
+        The first backoff. Default: 100.
     max_backoff_ms
-        The longest pause. Default: 180,000.
+        The maximum backoff. Default: 180,000.
     """
 
     module: ClassVar[str] = "storage"
@@ -52,18 +51,18 @@ class StorageRetriesSettings(ConfigPart):
 
 @config_part
 class StorageTimeoutSettings(ConfigPart):
-    """Storage settings for the timeouts of requests. None stands for the default of the client.
+    """Request timeouts. None stands for the default of the client.
 
     Parameters
     ----------
     connect_timeout_ms
-        The time to open a connection.
+        The maximum time to open a connection.
     read_timeout_ms
-        The time without a received byte.
+        The maximum time without receiving any data.
     operation_timeout_ms
-        The time for all attempts.
+        The maximum time for an operation, including all attempts.
     operation_attempt_timeout_ms
-        The time for one attempt.
+        The maximum time for one attempt.
     """
 
     module: ClassVar[str] = "storage"
@@ -76,7 +75,7 @@ class StorageTimeoutSettings(ConfigPart):
 
 @config_part
 class StorageSettings(ConfigPart):
-    """The settings of a storage. Each back end has its own defaults, which these settings override.
+    """The settings of a storage, which override the defaults of its back end.
 
     The `unsafe_*` flags disable features that an object store lacks. Commits can then be lost when two
     writers commit at the same time. `local_filesystem_storage` ignores them:
@@ -87,11 +86,11 @@ class StorageSettings(ConfigPart):
     concurrency
         The parallel reading of large objects.
     retries
-        The attempts of a request.
+        The retries of failed requests.
     unsafe_use_conditional_create
-        Write new objects on the condition that they do not exist. Default: True.
+        Create objects only if they do not exist yet. Default: True.
     unsafe_use_conditional_update
-        Replace objects on the condition that they have not changed. Default: True.
+        Replace objects only if they have not changed. Default: True.
     unsafe_use_metadata
         Store metadata with objects. Default: True.
     storage_class
@@ -136,12 +135,12 @@ class StorageSettings(ConfigPart):
     timeouts: StorageTimeoutSettings | None = declare_setting(Part(StorageTimeoutSettings), default=None)
 
     def effective(self) -> EffectiveStorageSettings:
-        """Return the storage settings with all defaults.
+        """Return the storage settings with all defaults filled in.
 
         Returns
         -------
         EffectiveStorageSettings
-            The settings that a storage uses.
+            The settings that the storage uses.
         """
         full = self.resolved()
         concurrency = full.concurrency or StorageConcurrencySettings().resolved()
@@ -168,7 +167,7 @@ class StorageSettings(ConfigPart):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveStorageSettings:
-    """`StorageSettings` with all defaults, for the storage that uses them."""
+    """`StorageSettings` with all defaults filled in, for use by the storage."""
 
     max_concurrent_requests_for_object: int
     ideal_concurrent_request_size: int

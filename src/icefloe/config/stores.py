@@ -1,6 +1,4 @@
-"""Locations of virtual chunks: configurations of object stores, and containers that map URL prefixes to
-them.
-"""
+"""Configuration of virtual chunk containers and of the object stores behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_par
 
 
 class ChecksumAlgorithm(Enum):
-    """The checksum that an S3 object store sends with writes, in the configuration of stores."""
+    """The checksum algorithm for writes to S3."""
 
     Crc32 = 0
     Crc32c = 1
@@ -39,14 +37,14 @@ _CHECKSUM_NAMES = {
 
 @config_part
 class S3Options(ConfigPart):
-    """The connection options of an S3 or compatible object store, in the configuration of stores.
+    """The connection options of an S3 or S3-compatible object store.
 
     Parameters
     ----------
     region
         The region of the bucket.
     endpoint_url
-        The URL of the server, if it is not Amazon's.
+        The endpoint URL of an S3-compatible service; None for Amazon S3.
     allow_http
         Allow unencrypted connections.
     anonymous
@@ -54,9 +52,9 @@ class S3Options(ConfigPart):
     force_path_style
         Put the bucket into the path of the URL instead of the host name.
     network_stream_timeout_seconds
-        The time without a received byte after which a request fails; 0 for no limit.
+        Fail a request if no data is received for this time; 0 for no limit.
     requester_pays
-        Access buckets whose requester pays for the transfer.
+        Access requester-pays buckets.
     checksum_algorithm
         The checksum to send with writes.
     """
@@ -86,21 +84,21 @@ class S3Options(ConfigPart):
 
 
 class _Store(Shown):
-    """Base class of object store configurations: their names on disk, URL schemes and reprs."""
+    """Base class of object store configurations, with their stored names, URL schemes and reprs."""
 
     tag: ClassVar[str]
     schemes: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def to_plain(self) -> Any:
-        """Convert the configuration to the form in which it is stored."""
+        """Convert the store configuration to its stored form."""
 
     @abstractmethod
     def shown(self) -> dict[str, str]:
-        """Return the fields to print, with secrets replaced."""
+        """Return the fields for display, with secrets masked."""
 
     def tree(self) -> Tree:
-        """Return the configuration as a tree for display."""
+        """Return the store configuration as a tree for display."""
         return Tree(qualify_name("config", type(self).__qualname__), tuple(self.shown().items()))
 
     def __repr__(self) -> str:
@@ -136,13 +134,13 @@ class _StoreFamily(type):
 
 
 class ObjectStoreConfig(metaclass=_StoreFamily):
-    """The configuration of the store behind a virtual chunk container: one of the variants."""
+    """The configuration of the object store behind a virtual chunk container. Use one of the variants."""
 
     @dataclass(repr=False)
     class InMemory(_Store):
-        """The configuration of a store in memory, which cannot contain virtual chunks.
+        """An in-memory store, which cannot contain virtual chunks.
 
-        Stored configurations may contain it.
+        It exists because stored configurations may contain it.
         """
 
         tag: ClassVar[str] = "in_memory"
@@ -156,7 +154,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class LocalFileSystem(_Store):
-        """The configuration of a store with files on this machine, for a virtual chunk container."""
+        """A store with local files, for a virtual chunk container."""
 
         tag: ClassVar[str] = "local_file_system"
         schemes: ClassVar[tuple[str, ...]] = ("file",)
@@ -170,7 +168,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class S3Compatible(_S3Family):
-        """The configuration of an S3-compatible store outside of AWS, for a virtual chunk container."""
+        """An S3-compatible store outside AWS, for a virtual chunk container."""
 
         tag: ClassVar[str] = "s3_compatible"
         schemes: ClassVar[tuple[str, ...]] = ("s3",)
@@ -178,7 +176,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class S3(_S3Family):
-        """The configuration of a store in Amazon S3, for a virtual chunk container."""
+        """An Amazon S3 store, for a virtual chunk container."""
 
         tag: ClassVar[str] = "s3"
         schemes: ClassVar[tuple[str, ...]] = ("s3",)
@@ -186,7 +184,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Gcs(_OptionsFamily):
-        """The configuration of a store in Google Cloud Storage, for a virtual chunk container."""
+        """A Google Cloud Storage store, for a virtual chunk container."""
 
         tag: ClassVar[str] = "gcs"
         schemes: ClassVar[tuple[str, ...]] = ("gs", "gcs")
@@ -194,9 +192,9 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Azure(_OptionsFamily):
-        """The configuration of a store in Azure Blob Storage, for a virtual chunk container.
+        """An Azure Blob Storage store, for a virtual chunk container.
 
-        The options contain the account.
+        The options include the account.
         """
 
         tag: ClassVar[str] = "azure"
@@ -205,7 +203,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Tigris(_S3Family):
-        """The configuration of a store in Tigris, for a virtual chunk container."""
+        """A Tigris store, for a virtual chunk container."""
 
         tag: ClassVar[str] = "tigris"
         schemes: ClassVar[tuple[str, ...]] = ("tigris", "s3")
@@ -213,16 +211,12 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
         @property
         def options(self) -> S3Options:  # type: ignore[override]
-            """The S3 options in the configuration of a Tigris store, under the name that the S3 variants
-            use.
-            """
+            """The S3 options, under the name that the S3 variants use."""
             return self.opts
 
     @dataclass(repr=False)
     class Http(_OptionsFamily):
-        """The configuration of a store on a web server that supports range requests, for a virtual chunk
-        container.
-        """
+        """A web server that supports range requests, as the store of a virtual chunk container."""
 
         tag: ClassVar[str] = "http"
         schemes: ClassVar[tuple[str, ...]] = ("http", "https")
@@ -250,7 +244,7 @@ AnyObjectStoreConfig: TypeAlias = (
 
 
 def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
-    """Create the configuration of a store from its stored form; raise ValueError for an unknown type."""
+    """Create a store configuration from its stored form; raise ValueError for an unknown type."""
     match plain:
         case "in_memory":
             return ObjectStoreConfig.InMemory()
@@ -280,8 +274,7 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
 
 @dataclass(repr=False)
 class VirtualChunkContainer(Shown):
-    """A virtual chunk container in the configuration: the store of the virtual chunks whose locations have a
-    URL prefix.
+    """A virtual chunk container, which maps a URL prefix of virtual chunk locations to an object store.
 
     Parameters
     ----------
@@ -298,12 +291,12 @@ class VirtualChunkContainer(Shown):
     name: str | None = None
 
     def check(self) -> None:
-        """Check that prefix, name and store of a virtual chunk container in the configuration fit together.
+        """Check that the prefix, name and store of the container are consistent.
 
         Raises
         ------
         ValueError
-            If they do not.
+            If they are inconsistent.
         """
         if not self.url_prefix.endswith("/"):
             raise ValueError("VirtualChunkContainer url_prefix must end in a / character")
@@ -321,7 +314,7 @@ class VirtualChunkContainer(Shown):
             raise ValueError(f"Url prefix for {url.scheme}:// containers must include a host")
 
     def to_plain(self) -> dict[str, Any]:
-        """Convert a virtual chunk container to the form in which the configuration stores it.
+        """Convert the container to its stored form.
 
         Returns
         -------
@@ -332,7 +325,7 @@ class VirtualChunkContainer(Shown):
 
     @classmethod
     def from_plain(cls, plain: Any) -> VirtualChunkContainer:
-        """Create a virtual chunk container from the form in which the configuration stores it.
+        """Create a virtual chunk container from its stored form.
 
         Parameters
         ----------
@@ -355,7 +348,7 @@ class VirtualChunkContainer(Shown):
         raise ValueError("a virtual chunk container needs a url_prefix and a store")
 
     def tree(self) -> Tree:
-        """Return a virtual chunk container and its store as a tree for display.
+        """Return the container and its store as a tree for display.
 
         Returns
         -------
@@ -386,26 +379,26 @@ def s3_store(
     requester_pays: bool = False,
     checksum_algorithm: ChecksumAlgorithm | None = None,
 ) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
-    """Create the configuration of a store in S3, for a virtual chunk container.
+    """Configure an S3 store for a virtual chunk container.
 
     Parameters
     ----------
     region
         The region of the bucket.
     endpoint_url
-        The URL of the server, if it is not Amazon's.
+        The endpoint URL of an S3-compatible service; None for Amazon S3.
     allow_http
         Allow unencrypted connections.
     anonymous
         Do not sign requests.
     s3_compatible
-        Whether the store is not Amazon's.
+        True if the store is not Amazon S3 itself.
     force_path_style
         Put the bucket into the path of the URL instead of the host name.
     network_stream_timeout_seconds
-        The time without a received byte after which a request fails; 0 for no limit.
+        Fail a request if no data is received for this time; 0 for no limit.
     requester_pays
-        Access buckets whose requester pays for the transfer.
+        Access requester-pays buckets.
     checksum_algorithm
         The checksum to send with writes.
 
@@ -428,12 +421,12 @@ def s3_store(
 
 
 def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
-    """Create the configuration of a store in Google Cloud Storage, for a virtual chunk container.
+    """Configure a Google Cloud Storage store for a virtual chunk container.
 
     Parameters
     ----------
     opts
-        Options of the client, under the names of object_store's GoogleConfigKey.
+        Client options, named as in object_store's GoogleConfigKey.
 
     Returns
     -------
@@ -444,14 +437,14 @@ def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
 
 
 def azure_store(*, account: str, config: dict[str, str] | None = None) -> ObjectStoreConfig.Azure:
-    """Create the configuration of a store in Azure Blob Storage, for a virtual chunk container.
+    """Configure an Azure Blob Storage store for a virtual chunk container.
 
     Parameters
     ----------
     account
         The name of the storage account.
     config
-        Options of the client, under the names of object_store's AzureConfigKey.
+        Client options, named as in object_store's AzureConfigKey.
 
     Returns
     -------
@@ -465,12 +458,12 @@ def http_store(
     opts: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> ObjectStoreConfig.Http:
-    """Create the configuration of a store on a web server, for a virtual chunk container.
+    """Configure a web server as the store of a virtual chunk container.
 
     Parameters
     ----------
     opts
-        Options of the client, under the names of object_store's ClientConfigKey.
+        Client options, named as in object_store's ClientConfigKey.
     headers
         Headers to send with every request.
 
@@ -483,7 +476,7 @@ def http_store(
 
 
 def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
-    """Create the configuration of a store with files of this machine, for a virtual chunk container.
+    """Configure a local folder as the store of a virtual chunk container.
 
     Parameters
     ----------

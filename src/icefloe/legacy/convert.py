@@ -42,7 +42,7 @@ def make_lost_manifest_id(use: ManifestUse) -> ManifestId:
 
 
 def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dict[ManifestUse, ArrayManifest]:
-    """Collect the references of an array from its legacy manifests.
+    """Collect the references of arrays that use the same legacy manifests.
 
     If several manifests contain a chunk, the first one wins.
     """

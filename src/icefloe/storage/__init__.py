@@ -1,6 +1,6 @@
-"""Storages of repositories, and the functions that create them.
+"""Storage back ends for repositories, and the functions that create them.
 
-As in the official package, this module also has the settings of storages and the functions for virtual chunk
+As in the official package, this module also contains storage settings and the functions for virtual chunk
 containers. Functions that create storages are imported on first use, because they load all back ends.
 """
 

@@ -1,8 +1,8 @@
-"""The interface of storages: operations on named objects, and conditional writes.
+"""The storage interface: operations on named objects, including conditional writes.
 
-Paths are relative to the root of the storage and use `/`. All operations block, and may be called from many
-threads. They raise only errors of icefloe: `ObjectNotFoundError`, `ConditionNotMetError`, `ReadOnlyError` for
-writes to a read-only storage, and `StorageError` for all other failures.
+Paths are relative to the root of the storage and use `/`. All operations block and are thread-safe. They
+raise only icefloe errors: `ObjectNotFoundError`, `ConditionNotMetError`, `ReadOnlyError` for writes to a
+read-only storage, and `StorageError` for all other failures.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageE
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LISTED_AT_ONCE: Final = 1_000
-"""The number of objects in one part of a listing."""
+"""The number of objects per part of a listing."""
 
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z_.-]*(?:/[0-9A-Za-z_-][0-9A-Za-z_.-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of an object in any storage: an opaque value, to be passed back in `Unchanged`."""
+    """The version of a stored object: an opaque value, to be passed back in `Unchanged`."""
 
     e_tag: str | None
-    """The etag of the object; None if the storage has none."""
+    """The etag of the object; None if the storage does not use etags."""
     generation: str | None = None
-    """The generation of the object, in stores that number them."""
+    """The generation number of the object; None if the storage does not use generations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A condition for a write to a storage: only if there is no object at the path."""
+    """Write condition: write only if there is no object at the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A condition for a write to a storage: only if the object still has this version."""
+    """Write condition: write only if the object still has the given version."""
 
     version: Version
     """The expected version."""
@@ -59,7 +59,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """The absence of a condition for a write to a storage."""
+    """Write condition: write unconditionally."""
 
 
 PutCondition: TypeAlias = Absent | Unchanged | Always
@@ -69,7 +69,7 @@ ABSENT = Absent()
 
 
 class ObjectKind(Enum):
-    """The kind of an object in a storage: metadata or chunk, which may have different storage classes."""
+    """The kind of a stored object: metadata or chunk. The two kinds may have different storage classes."""
 
     METADATA = "metadata"
     CHUNK = "chunk"
@@ -77,7 +77,7 @@ class ObjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StorageObjectInfo:
-    """An object in the listing of a storage. `created_at` is the time of the last write."""
+    """An object in a storage listing."""
 
     key: str
     """The path of the object, relative to the root."""
@@ -89,27 +89,27 @@ class StorageObjectInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedObjects:
-    """A part of a storage listing in columns, with the content of `StorageObjectInfo`."""
+    """One part of a storage listing, with the fields of `StorageObjectInfo` as columns."""
 
     keys: list[str]
     sizes: NDArray[np.int64]
     times_us: NDArray[np.int64]
-    """Microseconds since 1970-01-01 UTC."""
+    """The times of the last writes, in microseconds since 1970-01-01 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteReport:
-    """The result of deleting objects from a storage: their number, and the errors of those that remain."""
+    """The result of deleting objects from a storage: the number of deleted objects, and the failures."""
 
     deleted: int
     """The number of deleted objects, including those that did not exist."""
     failed: tuple[tuple[str, StorageError], ...] = ()
-    """Paths and errors of the other objects."""
+    """Paths and error messages of the objects that could not be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The result of sweeping a storage: the deleted temporary files, and the errors of those that remain."""
+    """The result of sweeping a storage: the deleted temporary files, and the failures."""
 
     deleted: tuple[StorageObjectInfo, ...] = ()
     failed: tuple[tuple[str, StorageError], ...] = ()
@@ -123,7 +123,7 @@ class ObjectNotFoundError(StorageError):
     path
         The path of the object.
     kind
-        The kind of the error, if it is not `object-not-found`.
+        The error kind. Default: `object-not-found`.
     """
 
     def __init__(self, path: str, kind: str | None = None) -> None:
@@ -137,14 +137,15 @@ class BucketNotFoundError(StorageError):
 
 
 class ConditionNotMetError(StorageError):
-    """Error raised when a conditional write fails because another writer changed the object first.
+    """Error raised when the condition of a write does not hold, because another writer changed the object
+    first.
 
     Parameters
     ----------
     path
         The path of the object.
     condition
-        The condition.
+        The condition that does not hold.
     """
 
     def __init__(self, path: str, condition: PutCondition = ABSENT) -> None:
@@ -156,8 +157,7 @@ class ConditionNotMetError(StorageError):
 
 
 class Storage(ABC):
-    """A storage: the location of a repository. Create one with the `*_storage` functions or
-    `storage_from_url`.
+    """The storage of a repository. Create one with the `*_storage` functions or `storage_from_url`.
 
     Storages can be pickled. The pickle contains their credentials: send it to workers, but do not store it.
     The repr contains no secrets.
@@ -168,7 +168,7 @@ class Storage(ABC):
         Settings that override the defaults of the back end.
     """
 
-    # The official constructors. They are set by `factories` and `urls`, which know all storages.
+    # The official constructors. They are set by `factories` and `urls`, which know all storage classes.
     if TYPE_CHECKING:
         new_in_memory: ClassVar[Callable[..., Storage]]
         new_local_filesystem: ClassVar[Callable[..., Storage]]
@@ -190,16 +190,16 @@ class Storage(ABC):
 
     @property
     def read_only(self) -> bool:
-        """True if writes to this storage raise an error."""
+        """True if the storage rejects writes."""
         return False
 
     @property
     def answers_at_once(self) -> bool:
-        """True if reads from this storage do not wait for a network, so that threads would not pay off."""
+        """True if reads do not use a network, so that parallel reads on threads would not pay off."""
         return False
 
     def default_settings(self) -> StorageSettings:
-        """Return the default settings of this kind of storage.
+        """Return the default settings of this storage back end.
 
         Returns
         -------
@@ -229,8 +229,8 @@ class Storage(ABC):
         """
 
     def with_attribution(self, attribution: Attribution) -> Self:
-        """Return a storage whose requests carry an attribution. Storages without requests are returned
-        unchanged.
+        """Return a storage that sends an attribution with its requests. Storages that do not send requests
+        are returned unchanged.
 
         Parameters
         ----------
@@ -245,8 +245,7 @@ class Storage(ABC):
         return self
 
     def for_temporary_objects(self) -> Self:
-        """Return a storage at the same location for temporary objects, which do not have to be written
-        durably.
+        """Return a storage at the same location for temporary objects, whose writes need not be durable.
 
         Returns
         -------
@@ -256,7 +255,7 @@ class Storage(ABC):
         return self
 
     def prepare_for_creation(self) -> None:
-        """Check that a repository can be created here. A missing folder is created.
+        """Check that a repository can be created here, and create the folder if it does not exist.
 
         Raises
         ------
@@ -268,16 +267,16 @@ class Storage(ABC):
         self.check_writable()
 
     def require_conditional_writes(self) -> None:  # noqa: B027 - most places need nothing
-        """Check, before a ref moves, that the storage honours the conditions of writes.
+        """Check that the storage honours write conditions, before a ref is moved.
 
         Raises
         ------
         StorageError
-            If it ignores them.
+            If it ignores write conditions.
         """
 
     def fits(self, path: str) -> bool:
-        """Return True if the path of an object is short enough for this storage, as far as is known.
+        """Return False if an object path is known to be too long for this storage.
 
         Parameters
         ----------
@@ -298,7 +297,7 @@ class Storage(ABC):
         Returns
         -------
         mapping
-            Names and values; the first is `type`.
+            Values by name. The first name is `type`.
         """
 
     @property
@@ -310,12 +309,16 @@ class Storage(ABC):
 
     @property
     def identity(self) -> str:
-        """A text that identifies the location, equal for all handles and pickled copies, without secrets."""
+        """A text that identifies the location. It is equal for all handles and pickled copies, and contains
+        no secrets.
+        """
         return self.place
 
     @property
     def copy_id(self) -> str:
-        """A text that differs for copies that do not share their objects, such as pickled memory storages."""
+        """A text that differs between copies that do not share objects, such as a memory storage and its
+        pickled copy.
+        """
         return ""
 
     # Reading
@@ -343,7 +346,7 @@ class Storage(ABC):
         path
             The path of the object.
         version
-            The known version.
+            The version that the caller already has.
 
         Returns
         -------
@@ -355,8 +358,7 @@ class Storage(ABC):
 
     @abstractmethod
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
-        """Read a byte range of an object in the storage. Long ranges are read in parallel where that is
-        faster.
+        """Read a byte range of an object. Long ranges are read in parallel where that is faster.
 
         Parameters
         ----------
@@ -375,18 +377,18 @@ class Storage(ABC):
         Raises
         ------
         StorageError
-            With the kind `invalid-object-size`, if the object ends before `stop`.
+            If the object ends before `stop` (kind `invalid-object-size`).
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Read several byte ranges of one object in the storage.
+        """Read several byte ranges of one object.
 
         Parameters
         ----------
         path
             The path of the object.
         ranges
-            Pairs of the first byte and the byte after the last.
+            Pairs of start and stop offsets in bytes.
 
         Returns
         -------
@@ -397,7 +399,7 @@ class Storage(ABC):
 
     @abstractmethod
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
-        """Return size, time and version of an object in the storage.
+        """Return the size, time and version of an object.
 
         Parameters
         ----------
@@ -411,7 +413,7 @@ class Storage(ABC):
         """
 
     def size_of(self, path: str) -> int:
-        """Return the size of an object in the storage, in bytes.
+        """Return the size of an object in bytes.
 
         Parameters
         ----------
@@ -445,7 +447,7 @@ class Storage(ABC):
         return True
 
     def clock(self, written: str) -> datetime | None:
-        """Return the time of the storage's own clock.
+        """Return the current time of the storage's own clock.
 
         Parameters
         ----------
@@ -461,9 +463,9 @@ class Storage(ABC):
 
     @abstractmethod
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
-        """List all objects of the storage in a folder and below, in no particular order.
+        """List all objects in a folder, including subfolders, in no particular order.
 
-        Objects that are written or deleted during the listing may be included or not.
+        Objects that are written or deleted during the listing may or may not be included.
 
         Parameters
         ----------
@@ -511,10 +513,9 @@ class Storage(ABC):
         kind: ObjectKind = ObjectKind.METADATA,
         metadata: Mapping[str, str] | None = None,
     ) -> Version:
-        """Write a whole object to the storage atomically. Readers see the old or the new content, never a
-        part.
+        """Write a whole object atomically. Readers see either the old or the new content, never part of it.
 
-        When a conditional write returns, this write and all earlier writes of this storage are durable.
+        When a conditional write returns, it and all earlier writes of this storage are durable.
 
         Parameters
         ----------
@@ -527,7 +528,7 @@ class Storage(ABC):
         kind
             Whether the object is a chunk or metadata.
         metadata
-            Metadata of the object, for storages that support it.
+            Object metadata, for storages that support it.
 
         Returns
         -------
@@ -563,7 +564,7 @@ class Storage(ABC):
         self.put(target, data)
 
     def back_up(self, source: str, target: str, version: Version) -> None:
-        """Copy an object to another path before it is replaced. The backup may keep the original's time.
+        """Copy an object to another path before it is replaced. The backup may keep the time of the original.
 
         Parameters
         ----------
@@ -572,7 +573,7 @@ class Storage(ABC):
         target
             The path of the backup.
         version
-            The version to keep.
+            The version to back up.
 
         Raises
         ------
@@ -597,14 +598,13 @@ class Storage(ABC):
         """
 
     def make_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
-        """Let writes of this thread to the storage delete expendable objects, one by one, when the disk is
-        full.
+        """When the disk is full, let writes by this thread delete expendable objects one by one.
 
         Parameters
         ----------
         expendable
-            Returns the paths of the objects in the order in which to delete them. Called when the disk is
-            full.
+            A function that returns the paths of expendable objects, in the order in which to delete them.
+            Called when the disk is full.
 
         Returns
         -------
@@ -614,7 +614,7 @@ class Storage(ABC):
         return nullcontext()
 
     def remove_empty_folder(self, folder: str) -> None:  # noqa: B027
-        """Remove a folder without objects from the storage, if it has folders.
+        """Remove an empty folder, if the storage has folders.
 
         Parameters
         ----------
@@ -623,8 +623,7 @@ class Storage(ABC):
         """
 
     def sync(self) -> None:  # noqa: B027
-        """Make all previous writes to the storage durable. Writers call this if another process moves the
-        ref."""
+        """Make all previous writes durable. Writers call this method if another process moves the ref."""
 
     def sweep(
         self,
@@ -634,7 +633,7 @@ class Storage(ABC):
         *,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Delete temporary files that killed writers left in the storage. Listings do not contain them.
+        """Delete temporary files that killed writers left behind. Listings do not contain them.
 
         Parameters
         ----------
@@ -643,7 +642,8 @@ class Storage(ABC):
         folders
             The folders to search, including their subfolders. The root itself is always searched.
         is_own_path
-            Returns whether a path belongs to the caller. Temporary files for other paths are kept.
+            A function that returns True if a path belongs to the caller. Temporary files of other paths are
+            kept.
         dry_run
             Find the files, but delete nothing.
 
@@ -659,7 +659,7 @@ class Storage(ABC):
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """List keys and sizes of the objects below a prefix of the storage.
+        """List the keys and sizes of all objects below a prefix.
 
         Parameters
         ----------
@@ -678,7 +678,7 @@ class Storage(ABC):
     def list_objects_metadata(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[StorageObjectInfo]:
-        """List keys, sizes and times of the objects below a prefix of the storage.
+        """List the keys, sizes and times of all objects below a prefix.
 
         Parameters
         ----------
@@ -721,7 +721,7 @@ class Storage(ABC):
         Raises
         ------
         ReadOnlyError
-            If it is read-only.
+            If the storage is read-only.
         """
         if self.read_only:
             raise ReadOnlyError(
@@ -730,14 +730,16 @@ class Storage(ABC):
 
 
 def split_range(start: int, stop: int, settings: EffectiveStorageSettings) -> list[tuple[int, int]]:
-    """Split a byte range of an object into equal parts of about the ideal size, to read them in parallel."""
+    """Split a byte range into equal parts of about the ideal request size, to read them in parallel."""
     wanted = -(-(stop - start) // settings.ideal_concurrent_request_size)
     count = max(min(settings.max_concurrent_requests_for_object, wanted), 1)
     return list(pairwise(start + (stop - start) * i // count for i in range(count + 1)))
 
 
 def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -> bool:
-    """Write an object conditionally, and return whether the storage accepted the condition."""
+    """Write an object conditionally. Return True if the write succeeded, False if the condition did not
+    hold.
+    """
     try:
         storage.put(path, data, condition)
     except ConditionNotMetError:
@@ -746,10 +748,11 @@ def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -
 
 
 def check_path(path: str) -> str:
-    """Return the path of an object if it is below the root of the storage; raise InvalidInputError
-    otherwise."""
+    """Return an object path unchanged if it is below the root of the storage; raise InvalidInputError
+    otherwise.
+    """
     if _PLAIN_PATH.fullmatch(path):
-        return path  # nearly all
+        return path  # nearly all paths
     if not path or path != path.strip("/") or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidInputError(f"invalid object path {path!r}", kind=ErrorKind.INVALID_PATH)
     if "\0" in path:
@@ -764,7 +767,7 @@ def check_range(path: str, start: int, stop: int | None) -> None:
 
 
 def make_range_error(path: str, start: int, stop: int | None) -> InvalidInputError:
-    """Return the error for a byte range of an object that is negative or inverted."""
+    """Return the error for a negative or inverted byte range."""
     return InvalidInputError(
         f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
     )

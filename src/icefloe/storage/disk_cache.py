@@ -1,12 +1,13 @@
 """A disk cache: copies of immutable bytes in a local folder that all processes of a user share.
 
-An entry is one file: a checksum of its key and its content, then the content. Entries are written to a
-temporary file and renamed, and the checksum is compared with each read. So a killed writer, a power failure
-or a damaged disk leads to another request to the source, never to wrong bytes.
+An entry is one file: a checksum of its key and content, followed by the content. Entries are written to a
+temporary file and renamed, and the checksum is verified by each read. So after a killed writer, a power
+failure or disk damage, data is requested from the source again, and wrong bytes are never returned.
 
-Entries are spread over 256 folders by their key. The file `state` has the bytes in each folder, so that a
-writer lists one folder, not all of them, when it needs room. A lock on this file protects both. A killed
-writer may leave a sum that is too large; each process counts a folder again before its first write to it.
+Entries are distributed over 256 folders by key. The file `state` records the number of bytes in each folder,
+so that a writer that needs room lists only one folder. A lock on this file protects the folders and the
+state. A killed writer may leave a recorded size that is too large, so each process counts a folder again
+before its first write to it.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ DEFAULT_BYTES: Final = 10 << 30
 _FOLDERS: Final = 256
 _CHECKSUM_BYTES: Final = 16
 _LARGEST_SHARE: Final = 8
-"""The maximum size of an entry, as a fraction of the size of the cache."""
+"""The maximum size of an entry, as a fraction of the cache size."""
 _SAMPLE: Final = 8
 _EVICTED_SHARE: Final = 3
-"""The fraction of the entries of a folder that is evicted at a time, beginning with the least recently used
-entries.
-"""
+"""The fraction of a folder's entries to evict at a time, starting with the least recently used ones."""
 _TAG: Final = "CACHEDIR.TAG"
 _TAG_TEXT: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n# A disk cache of icefloe; it may be deleted.\n"
 )
-"""The tag by which backup programs recognize caches, and by which we recognize our own."""
+"""The content of the tag file by which backup programs recognize caches, and by which we recognize our
+own.
+"""
 _STATE: Final = "state"
 _TEMPORARY: Final = "."
 _USED_AGAIN_S: Final = 60.0
-"""The time after which a read renews the time of an entry."""
+"""A read updates the time of an entry if it is older than this, in seconds."""
 _NEW_S: Final = 2.0
 _LOCK_S: Final = 2.0
-"""The time after which a writer does not wait for others any longer."""
+"""The maximum time in seconds that a writer waits for the lock."""
 _BUSY_S: Final = 60.0
 _PAUSE_S: Final = 0.001
 _REPORT_S: Final = 5.0
@@ -64,38 +65,39 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DiskCacheUsage:
-    """The content and the use of a disk cache, over all processes."""
+    """The size and the hit counts of a disk cache, over all processes."""
 
     entries: int
     """The number of entries."""
     size_bytes: int
-    """The size of all entries."""
+    """The total size of all entries, in bytes."""
     hits: int
     """The number of reads that found an entry."""
     misses: int
-    """The number of reads that found none."""
+    """The number of reads that did not find an entry."""
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of reads from a disk cache that found an entry; None before the first read."""
+        """The share of reads that found an entry; None before the first read."""
         reads = self.hits + self.misses
         return self.hits / reads if reads else None
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class DiskCache:
-    """A cache of remote data in a local folder, shared by the processes of a user.
+    """A cache for remote data in a local folder, shared by all processes of a user.
 
-    Pass it to `Repository.open`. It belongs to the client: it is not stored in the repository. Pickled
-    repositories and sessions contain the path, so that workers use the same folder on their machine.
+    Pass it to `Repository.open`. It is a client-side setting, which is not stored in the repository. Pickled
+    repositories and sessions contain the path, so that workers use the same path on their own machine.
 
     Parameters
     ----------
     path
-        The folder. It is created if it does not exist, readable only by its owner. An existing folder must be
-        empty or a cache already.
+        The folder. If it does not exist, it is created and readable only by its owner. An existing folder
+        must be empty or already be a disk cache.
     max_bytes
-        The maximum size of all entries. The least recently used ones are deleted, approximately.
+        The maximum total size of all entries. When it is reached, the (approximately) least recently used
+        entries are deleted.
 
     Examples
     --------
@@ -123,9 +125,9 @@ class DiskCache:
         object.__setattr__(self, "max_bytes", max_bytes)
 
     def usage(self) -> DiskCacheUsage:
-        """Count the entries of the disk cache, and the reads of all processes.
+        """Return the number and size of the entries, and the hits and misses of all processes.
 
-        A process reports its reads every few seconds and when it ends.
+        Each process reports its reads every few seconds and when it exits.
 
         Returns
         -------
@@ -152,11 +154,11 @@ class DiskCache:
 
 
 AnyDiskCache: TypeAlias = DiskCache | str | os.PathLike[str]
-"""A disk cache, or the path of its folder."""
+"""A disk cache, or the path of a folder for one."""
 
 
 def choose_disk_cache(cache: AnyDiskCache | None) -> DiskCache | None:
-    """Return the disk cache that a caller chose; raise InvalidInputError if its folder cannot be one."""
+    """Return the disk cache for an argument; raise InvalidInputError if its folder cannot be used."""
     found = cache if cache is None or isinstance(cache, DiskCache) else DiskCache(cache)
     if found is not None:
         check_folder(found.path)
@@ -164,12 +166,12 @@ def choose_disk_cache(cache: AnyDiskCache | None) -> DiskCache | None:
 
 
 def check_folder(path: str) -> None:
-    """Raise InvalidInputError if a folder exists and cannot be a disk cache of this user."""
+    """Raise InvalidInputError if a folder exists but cannot be used as this user's disk cache."""
     try:
         status = os.stat(path)
         names = os.listdir(path) if stat.S_ISDIR(status.st_mode) else []
     except OSError:
-        return  # there is none, or it cannot be used: the cache warns when it is used
+        return  # the folder does not exist or is not accessible; the cache warns on first use
     if not stat.S_ISDIR(status.st_mode):
         problem = "is not a folder"
     elif not _is_own(status):
@@ -192,7 +194,7 @@ class CachedLocation:
         self._location = location
 
     def get(self, key: tuple[object, ...], load: Callable[[], bytes]) -> bytes:
-        """Return the cached bytes of a key, or load them and add them to the disk cache."""
+        """Return the cached bytes of a key, or load them and add them to the cache."""
         found = self.read(*key)
         if found is None:
             found = load()
@@ -200,7 +202,7 @@ class CachedLocation:
         return found
 
     def read(self, *key: object) -> bytes | None:
-        """Return the bytes of a key in the disk cache; None if there are none."""
+        """Return the cached bytes of a key; None if it is not cached."""
         return self._entries.read(self._digest(key))
 
     def write(self, data: bytes, *key: object) -> None:
@@ -212,7 +214,7 @@ class CachedLocation:
 
 
 def get_entries(cache: DiskCache) -> Entries:
-    """Return the entries of a disk cache in this process."""
+    """Return this process's handle for the entries of a disk cache."""
     with _lock:
         found = _open.get(cache)
         if found is None:
@@ -223,9 +225,9 @@ def get_entries(cache: DiskCache) -> Entries:
 
 
 def _watch_processes() -> None:
-    """Count the reads of this process and of its forked children, and export the counts."""
+    """Report the reads of this process and its forked children, and export the counts as metrics."""
     atexit.register(_report_all)
-    if "multiprocessing.util" in sys.modules:  # its processes end without calling functions of atexit
+    if "multiprocessing.util" in sys.modules:  # its processes exit without calling atexit functions
         sys.modules["multiprocessing.util"].Finalize(None, _report_all, exitpriority=0)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget_reads)
@@ -247,12 +249,12 @@ def _forget_reads() -> None:
 
 @dataclass(slots=True)
 class _State:
-    """The content of the file `state`."""
+    """The content of the `state` file."""
 
     sizes: list[int] = field(default_factory=lambda: [0] * _FOLDERS)
-    """The bytes in each folder."""
+    """The number of bytes in each folder."""
     next: int = 0
-    """The folder from which the next entries are evicted."""
+    """The folder from which entries are evicted next."""
     hits: int = 0
     misses: int = 0
 
@@ -262,7 +264,7 @@ _STATE_MAGIC: Final = b"iccache1"
 
 
 def _decode_state(data: bytes) -> _State | None:
-    """Decode the content of the file `state`; return None if it is damaged."""
+    """Decode the `state` file; return None if it is damaged."""
     body, checksum = data[: _STATE_FORMAT.size], data[_STATE_FORMAT.size :]
     if len(body) < _STATE_FORMAT.size or checksum != struct.pack("<I", zlib.crc32(body)):
         return None
@@ -271,7 +273,7 @@ def _decode_state(data: bytes) -> _State | None:
 
 
 class Entries:
-    """The entries of a disk cache, as one process reads and writes them. Thread-safe."""
+    """Reads and writes the entries of a disk cache for one process. Thread-safe."""
 
     def __init__(self, cache: DiskCache) -> None:
         self._root, self._max_bytes = cache.path, cache.max_bytes
@@ -289,7 +291,7 @@ class Entries:
     # Reading
 
     def read(self, key: bytes) -> bytes | None:
-        """Return the bytes of a key in the disk cache; None if there are none, or if they are damaged."""
+        """Return the cached bytes of a key; None if they are not cached or damaged."""
         if not self._reads or not self._prepare():
             return None
         path = self._path(key)
@@ -327,7 +329,7 @@ class Entries:
     # Writing
 
     def write(self, key: bytes, data: bytes) -> None:
-        """Add bytes to the disk cache. The first failure is logged, and ends writing."""
+        """Add bytes to the cache. After the first failure, which is logged, nothing more is written."""
         size = len(data) + _CHECKSUM_BYTES
         if not self._writes or size > self._max_bytes // _LARGEST_SHARE or not self._prepare():
             return
@@ -344,7 +346,7 @@ class Entries:
                 file.flush()
                 with self._locked_state() as state:
                     admitted = not os.path.exists(path) and self._admit(state, key[0], size, temporary)
-                if admitted:  # a killed writer leaves nothing that has a name and was not counted
+                if admitted:  # so that a killed writer never leaves a named file that was not counted
                     os.rename(temporary, path)
                 else:
                     os.unlink(temporary)
@@ -357,7 +359,7 @@ class Entries:
             self._stop_writing(error)
 
     def _admit(self, state: _State, folder: int, size: int, temporary: str) -> bool:
-        """Make room for a written entry and count it; return False if there is no room."""
+        """Make room for a new entry and count it; return False if there is not enough room."""
         if folder not in self._counted:
             state.sizes[folder] = sum(entry.size for entry in self._list(folder) if entry.path != temporary)
             self._counted.add(folder)
@@ -367,7 +369,7 @@ class Entries:
         return True
 
     def _make_room(self, state: _State, size: int) -> bool:
-        """Delete entries until an entry fits, and return True if it does."""
+        """Evict entries until there is room for a new one. Return False if that is not possible."""
         room = self._max_bytes - size
         for _ in range(_LARGEST_SHARE * _FOLDERS // _SAMPLE):
             if sum(state.sizes) <= room:
@@ -378,7 +380,7 @@ class Entries:
         return sum(state.sizes) <= room
 
     def _evict(self, state: _State, folders: list[int]) -> None:
-        """Delete the least recently used entries of some folders."""
+        """Delete the least recently used entries of the next folder."""
         found = [(entry, folder) for folder in folders for entry in self._list(folder)]
         for folder in folders:
             state.sizes[folder] = sum(entry.size for entry, place in found if place == folder)
@@ -387,7 +389,7 @@ class Entries:
             if wanted <= 0:
                 return
             if entry.is_complete:
-                with suppress(FileNotFoundError):  # a reader found it damaged
+                with suppress(FileNotFoundError):  # a reader has already deleted it because it was damaged
                     os.unlink(entry.path)
                 state.sizes[folder] -= entry.size
                 wanted -= entry.size
@@ -411,9 +413,9 @@ class Entries:
 
     @contextmanager
     def _locked_state(self) -> Iterator[_State]:
-        """Lock the state between processes and threads, and write it at the end.
+        """Lock the state against other processes and threads, and write it back at the end.
 
-        The state is written even if the work failed: the recorded sizes may then be too large, but never too
+        The state is written even if the block fails. The recorded sizes may then be too large, but never too
         small.
         """
         with self._lock:
@@ -430,13 +432,13 @@ class Entries:
                 os.close(descriptor)
 
     def _load(self, data: bytes) -> _State:
-        """Decode the state. If it is new or damaged, compute it from a listing of all entries."""
+        """Decode the state. If it is empty or damaged, compute it from a listing of all entries."""
         return _decode_state(data) or _State(
             [sum(entry.size for entry in self._list(folder)) for folder in range(_FOLDERS)]
         )
 
     def _dump(self, state: _State) -> bytes:
-        """Encode the state, with the reads that this process has not reported yet."""
+        """Encode the state, including the reads that this process has not reported yet."""
         with self._counting:
             state.hits += self.hits - self._reported[0]
             state.misses += self.misses - self._reported[1]
@@ -446,7 +448,7 @@ class Entries:
         return body + struct.pack("<I", zlib.crc32(body))
 
     def report(self) -> None:
-        """Add the reads of this process to those in the state."""
+        """Add the reads of this process to the counts in the state."""
         if self._reported == (self.hits, self.misses) or not self._writes:
             return
         try:
@@ -456,12 +458,12 @@ class Entries:
             _logger.debug("disk cache: cannot report reads: %s", error)
 
     def forget_reads(self) -> None:
-        """Reset the counts of reads from the disk cache in a forked process."""
+        """Reset the read counts in a forked child."""
         self.hits = self.misses = 0
         self._reported = (0, 0)
 
     def usage(self) -> DiskCacheUsage:
-        """Count the entries of the disk cache, and the reads of all processes."""
+        """Return the number and size of the entries, and the hits and misses of all processes."""
         self.report()
         sizes = [
             entry.size for number in range(_FOLDERS) for entry in self._list(number) if entry.is_complete
@@ -471,11 +473,11 @@ class Entries:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the disk cache according to its state."""
+        """The total size of all entries according to the state, in bytes."""
         return sum(self._read_state().sizes)
 
     def _read_state(self) -> _State:
-        """Read the state without a lock. A checksum detects a state that is only partly written."""
+        """Read the state without the lock. Its checksum detects a partly written state."""
         with suppress(OSError), open(os.path.join(self._root, _STATE), "rb") as file:
             return _decode_state(file.read()) or _State()
         return _State()
@@ -494,7 +496,7 @@ class Entries:
     # The folder
 
     def _prepare(self) -> bool:
-        """Create the folder of the disk cache, or check it. The first failure is logged."""
+        """Create or check the cache folder. The first failure is logged."""
         if self._prepared:
             return True
         if not self._reads:
@@ -516,7 +518,9 @@ class Entries:
         return True
 
     def _stop_writing(self, error: Exception) -> None:
-        """Stop writing in this process, and log why. If the cache is locked, stop only for a while."""
+        """Stop writing in this process and log the reason. If the cache is only locked, writing resumes after
+        a while.
+        """
         if isinstance(error, TimeoutError):
             self._busy_until = time.monotonic() + _BUSY_S
             _logger.debug("disk cache: %s", error)
@@ -536,7 +540,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of a disk cache, as listed."""
+    """A file in a disk cache folder, as listed."""
 
     path: str
     size: int
@@ -557,7 +561,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _create_file(path: str) -> int:
-    """Create a private file, and return its descriptor."""
+    """Create a file that only its owner can read, and return its descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
     try:
         return os.open(path, flags, 0o600)
@@ -569,8 +573,8 @@ def _create_file(path: str) -> int:
 
 @contextmanager
 def _lock_file(descriptor: int) -> Iterator[None]:
-    """Lock a file; raise TimeoutError if another process, such as a stopped one, does not release it."""
-    import fcntl  # does not exist on all platforms
+    """Lock a file; raise TimeoutError if another process, perhaps a suspended one, does not release it."""
+    import fcntl  # not available on all platforms
 
     deadline = time.monotonic() + _LOCK_S
     while True:
@@ -584,12 +588,12 @@ def _lock_file(descriptor: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # Closing is not enough: a child that was forked meanwhile has a copy of the descriptor.
+        # Closing is not enough, because a child that was forked meanwhile has a copy of the descriptor.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _is_locked(path: str) -> bool:
-    """Return True if a process holds the lock of a file. The kernel releases it when the process ends."""
+    """Return True if a process holds a lock on a file. The kernel releases locks when a process ends."""
     import fcntl
 
     descriptor = os.open(path, _READ)

@@ -16,7 +16,7 @@ from icefloe.storage.base import Storage
 from icefloe.storage.local.folder import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 
-if TYPE_CHECKING:  # credentials are imported on demand: folders need none
+if TYPE_CHECKING:  # credentials are imported on demand, because folders need none
     from icefloe.credentials import (
         AnyAzureCredential,
         AnyGcsCredential,
@@ -33,7 +33,7 @@ _S3_OTHERS = ["legacy_rooted_keys", "read_headers", "write_headers", "headers"]
 
 
 def in_memory_storage() -> Storage:
-    """Create an empty storage in the memory of this process.
+    """Create an empty in-memory storage in this process.
 
     Returns
     -------
@@ -46,8 +46,8 @@ def in_memory_storage() -> Storage:
 def local_filesystem_storage(path: str) -> Storage:
     """Create a storage in a local folder.
 
-    Commits are safe between processes of this host. They wait until the data is on disk; use
-    `storage_from_url(path, sync=False)` to skip that.
+    Commits are safe between processes on this host, and are synced to disk. Use `storage_from_url(path,
+    sync=False)` to skip the sync.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def http_storage(
     base_url
         The URL of the folder.
     opts
-        Options of the client, under the names of object_store's ClientConfigKey.
+        Client options, named as in object_store's ClientConfigKey.
     headers
         Headers to send with every request.
 
@@ -110,7 +110,7 @@ def s3_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in an S3 bucket, or of a compatible store at `endpoint_url`.
+    """Create a storage in an S3 bucket, or in an S3-compatible service at `endpoint_url`.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def s3_storage(
     region
         The region of the bucket.
     endpoint_url
-        The URL of the server, if it is not Amazon's.
+        The endpoint URL of an S3-compatible service; None for Amazon S3.
     allow_http
         Allow unencrypted connections.
     access_key_id, secret_access_key, session_token, expires_after
@@ -129,23 +129,23 @@ def s3_storage(
     anonymous
         Do not sign requests.
     from_env
-        Use the credentials of the environment, which is the default.
+        Use credentials from the environment. This is the default.
     get_credentials
         A picklable function that returns credentials.
     scatter_initial_credentials
-        Call the function now, and include its result in pickles.
+        Call `get_credentials` now, and include its result in pickles.
     force_path_style
         Put the bucket into the path of the URL instead of the host name.
     network_stream_timeout_seconds
-        The time without a received byte after which a request fails; 0 for no limit.
+        Fail a request if no data is received for this time; 0 for no limit.
     requester_pays
-        Access buckets whose requester pays for the transfer.
+        Access requester-pays buckets.
     checksum_algorithm
         The checksum to send with writes: Sha256 or Crc64Nvme.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def s3_object_store_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in an S3 bucket. Equivalent to `s3_storage`, which has more options.
+    """Create a storage in an S3 bucket. Same as `s3_storage`, but with fewer options.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def s3_object_store_storage(
     access_key_id, secret_access_key, session_token, expires_after, anonymous, from_env
         The credentials, as in `s3_storage`.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def tigris_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of Tigris.
+    """Create a storage in a Tigris bucket.
 
     Tigris is consistent only within the region of the bucket, which is therefore required.
 
@@ -229,9 +229,9 @@ def tigris_storage(
     region
         The region of the bucket.
     endpoint_url
-        The URL of the server, by default that of Tigris.
+        The endpoint URL. Default: that of Tigris.
     use_weak_consistency
-        Read from any region. The storage is read-only then.
+        Read from any region. The storage is then read-only.
     allow_http
         Allow unencrypted connections.
     access_key_id, secret_access_key, session_token, expires_after
@@ -239,19 +239,19 @@ def tigris_storage(
     anonymous
         Do not sign requests.
     from_env
-        Use the credentials of the environment, which is the default.
+        Use credentials from the environment. This is the default.
     get_credentials
         A picklable function that returns credentials.
     scatter_initial_credentials
-        Call the function now, and include its result in pickles.
+        Call `get_credentials` now, and include its result in pickles.
     network_stream_timeout_seconds
-        The time without a received byte after which a request fails; 0 for no limit.
+        Fail a request if no data is received for this time; 0 for no limit.
     checksum_algorithm
         The checksum to send with writes: Sha256 or Crc64Nvme.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -285,7 +285,7 @@ def r2_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of Cloudflare R2. Give `account_id` or `endpoint_url`.
+    """Create a storage in a Cloudflare R2 bucket. Pass `account_id` or `endpoint_url`.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ def r2_storage(
     account_id
         The id of the account.
     endpoint_url
-        The URL of the server.
+        The endpoint URL.
     region
         The region of the bucket.
     allow_http
@@ -306,19 +306,19 @@ def r2_storage(
     anonymous
         Do not sign requests.
     from_env
-        Use the credentials of the environment, which is the default.
+        Use credentials from the environment. This is the default.
     get_credentials
         A picklable function that returns credentials.
     scatter_initial_credentials
-        Call the function now, and include its result in pickles.
+        Call `get_credentials` now, and include its result in pickles.
     network_stream_timeout_seconds
-        The time without a received byte after which a request fails; 0 for no limit.
+        Fail a request if no data is received for this time; 0 for no limit.
     checksum_algorithm
         The checksum to send with writes: Sha256 or Crc64Nvme.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -347,9 +347,9 @@ def hf_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of Hugging Face.
+    """Create a storage in a Hugging Face bucket.
 
-    Hugging Face drops the metadata of objects, so icefloe recognizes its own writes by their content.
+    Hugging Face does not keep object metadata, so icefloe recognizes its own writes by their content.
 
     Parameters
     ----------
@@ -362,17 +362,17 @@ def hf_storage(
     access_key_id, secret_access_key, session_token, expires_after
         A key pair, with the token and the expiration time of temporary credentials.
     from_env
-        Use the credentials of the environment, which is the default.
+        Use credentials from the environment. This is the default.
     get_credentials
         A picklable function that returns credentials.
     scatter_initial_credentials
-        Call the function now, and include its result in pickles.
+        Call `get_credentials` now, and include its result in pickles.
     network_stream_timeout_seconds
-        The time without a received byte after which a request fails; 0 for no limit.
+        Fail a request if no data is received for this time; 0 for no limit.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -400,7 +400,7 @@ def gcs_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of Google Cloud Storage.
+    """Create a storage in a Google Cloud Storage bucket.
 
     Parameters
     ----------
@@ -413,15 +413,15 @@ def gcs_storage(
     anonymous
         Do not sign requests.
     from_env
-        Use the credentials of the environment, which is the default.
+        Use credentials from the environment. This is the default.
     config
-        Options of the client, under the names of object_store's GoogleConfigKey.
+        Client options, named as in object_store's GoogleConfigKey.
     get_credentials
         A picklable function that returns a token.
     scatter_initial_credentials
-        Call the function now, and include its result in pickles.
+        Call `get_credentials` now, and include its result in pickles.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -448,7 +448,7 @@ def azure_storage(
     anonymous: bool | None = None,
     config: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a container of Azure Blob Storage.
+    """Create a storage in an Azure Blob Storage container.
 
     Parameters
     ----------
@@ -461,11 +461,11 @@ def azure_storage(
     access_key, sas_token, bearer_token
         A fixed credential; see `azure_static_credentials`.
     from_env
-        Use the credentials of the environment, which is the default.
+        Use credentials from the environment. This is the default.
     anonymous
         Do not sign requests.
     config
-        Options of the client, under the names of object_store's AzureConfigKey.
+        Client options, named as in object_store's AzureConfigKey.
 
     Returns
     -------
@@ -479,7 +479,7 @@ def azure_storage(
 
 
 def _s3_arguments(given: Mapping[str, Any]) -> tuple[S3Options, AnyS3Credential, dict[str, Any]]:
-    """Split the arguments of an S3 function into options, credentials and others."""
+    """Split the arguments of an S3 factory into connection options, credentials and all other arguments."""
     from icefloe.credentials import s3_credentials
 
     options = S3Options(
@@ -490,11 +490,11 @@ def _s3_arguments(given: Mapping[str, Any]) -> tuple[S3Options, AnyS3Credential,
 
 
 def _arguments_of(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the arguments that a function takes."""
+    """Select the arguments that a function accepts."""
     return {name: given[name] for name in inspect.signature(function).parameters if name in given}
 
 
-# The official class methods of `Storage`. They are defined here because they create subclasses of it.
+# The official class methods of `Storage`. They are defined here because they create its subclasses.
 
 
 def _new_s3(
@@ -508,22 +508,22 @@ def _new_s3(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a bucket with the API of S3.
+    """Open a prefix in an S3-compatible bucket.
 
     Parameters
     ----------
     config
-        The options of the connection.
+        The connection options.
     bucket
         The name of the bucket.
     prefix
         The folder in the bucket.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -545,20 +545,20 @@ def _new_s3_object_store(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a bucket with the API of S3.
+    """Open a prefix in an S3-compatible bucket.
 
     Parameters
     ----------
     config
-        The options of the connection.
+        The connection options.
     bucket
         The name of the bucket.
     prefix
         The folder in the bucket.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -580,24 +580,24 @@ def _new_tigris(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a bucket of Tigris.
+    """Open a prefix in a Tigris bucket.
 
     Parameters
     ----------
     config
-        The options of the connection.
+        The connection options.
     bucket
         The name of the bucket.
     prefix
         The folder in the bucket.
     use_weak_consistency
-        Read from any region. The storage is read-only then.
+        Read from any region. The storage is then read-only.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -611,7 +611,7 @@ def _new_tigris(
             kind=ErrorKind.STORAGE_OTHER,
         )
     here = dataclasses.replace(config, endpoint_url=config.endpoint_url or _TIGRIS_ENDPOINT)
-    # Without this header Tigris answers from the nearest copy, which may be outdated.
+    # Without this header, Tigris reads from the nearest replica, which may be outdated.
     consistent = {} if use_weak_consistency else {"X-Tigris-Consistent": "true"}
     roles = ({**consistent, **(headers or {})}, read_headers, write_headers)
     return _open_s3(
@@ -631,12 +631,12 @@ def _new_r2(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a bucket of Cloudflare R2.
+    """Open a prefix in a Cloudflare R2 bucket.
 
     Parameters
     ----------
     config
-        The options of the connection.
+        The connection options.
     bucket
         The name of the bucket.
     prefix
@@ -644,11 +644,11 @@ def _new_r2(
     account_id
         The id of the account, if the options contain no endpoint.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -683,12 +683,12 @@ def _new_hf(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a bucket of Hugging Face, which drops the metadata of objects.
+    """Open a prefix in a Hugging Face bucket. Hugging Face does not keep object metadata.
 
     Parameters
     ----------
     config
-        The options of the connection.
+        The connection options.
     bucket
         The name of the bucket.
     prefix
@@ -696,11 +696,11 @@ def _new_hf(
     namespace
         The user or organization that owns the bucket.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     legacy_rooted_keys
         Not supported.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -727,7 +727,9 @@ def _open_s3(
     *,
     read_only: bool = False,
 ) -> Storage:
-    """Open a bucket with the API of S3. The headers apply to all requests, to reads and to writes."""
+    """Open an S3-compatible bucket. The three sets of headers apply to all requests, to reads and to
+    writes.
+    """
     from icefloe.credentials import s3_anonymous_credentials, s3_from_env_credentials
     from icefloe.storage.object_store.clients import Headers, S3Place  # importing obstore is slow
 
@@ -754,7 +756,7 @@ def _new_gcs(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a bucket of Google Cloud Storage.
+    """Open a prefix in a Google Cloud Storage bucket.
 
     Parameters
     ----------
@@ -763,11 +765,11 @@ def _new_gcs(
     prefix
         The folder in the bucket.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     config
-        Options of the client, under the names of object_store.
+        Client options, named as in object_store.
     read_headers, write_headers, headers
-        Headers of read requests, of write requests and of all requests.
+        Headers for read requests, for write requests and for all requests.
 
     Returns
     -------
@@ -790,7 +792,7 @@ def _new_azure_blob(
     *,
     config: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix of a container of Azure Blob Storage.
+    """Open a prefix in an Azure Blob Storage container.
 
     Parameters
     ----------
@@ -801,9 +803,9 @@ def _new_azure_blob(
     prefix
         The folder in the container.
     credentials
-        The credentials; by default those of the environment.
+        The credentials. Default: from the environment.
     config
-        Options of the client, under the names of object_store.
+        Client options, named as in object_store.
 
     Returns
     -------
@@ -822,14 +824,14 @@ def _new_http(
     config: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a folder of a web server for reading.
+    """Open a folder on a web server for reading.
 
     Parameters
     ----------
     base_url
         The URL of the folder.
     config
-        Options of the client, under the names of object_store.
+        Client options, named as in object_store.
     headers
         Headers to send with every request.
 
@@ -845,7 +847,7 @@ def _new_http(
 
 
 def check_web_url(url: str) -> None:
-    """Raise StorageError if the URL for a storage does not refer to a web server."""
+    """Raise StorageError if a URL is not a valid web server URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise StorageError(f"not an http url: {url!r}", kind=ErrorKind.CANNOT_PARSE_URL)
