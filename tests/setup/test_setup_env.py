@@ -127,6 +127,8 @@ def test_interrupted_setup_recovers(number: signal.Signals, checkout: Path) -> N
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell that starts the tests in the background lets them ignore SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None
         first = process.stdout.readline()

@@ -40,7 +40,8 @@ TIMESTAMP: Final = pa.timestamp("us")
 INTERVAL: Final = pa.duration("us")
 _COARSE: Final = frozenset(("Y", "M", "W", "D", "h", "m", "s", "ms"))
 """The numpy time units coarser than a microsecond."""
-_MAX_MICROSECONDS: Final = np.iinfo(np.int64).max
+_MAX_MICROSECONDS: Final = np.iinfo(np.int64).max - 400 * 86_400_000_000
+"""The largest number of microseconds for which numpy's conversions to coarser units do not overflow."""
 
 
 @dataclass(frozen=True, slots=True)

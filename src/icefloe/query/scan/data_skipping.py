@@ -175,7 +175,11 @@ def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Val
     if not found.meaning.has_extremes or not ordered:
         nothing = np.full(len(found.cells), np.nan)
         return nothing, nothing
-    one, two = (coding.decode_viewed(each) for each in (found.rows.minimum, found.rows.maximum))
+    ends = (
+        found.rows.minimum,
+        found.rows.maximum,
+    )  # those of unknown chunks may be outside the timestamp range
+    one, two = (coding.decode_viewed(np.where(found.known, each, np.zeros((), each.dtype))) for each in ends)
     if coding.scale is not None and coding.scale < 0:
         one, two = two, one
     return one, two
