@@ -1,1 +1,1 @@
-"""Small building blocks without knowledge of the format: ids, paths, concurrency, text, times."""
+"""Small building blocks that do not depend on the format: ids, paths, concurrency, text, times."""

@@ -6,7 +6,7 @@ _HISSING = ("s", "x", "z", "ch", "sh")
 
 
 def counted(number: int, thing: str) -> str:
-    """Format an amount as a count with a noun: `1 file`, `2 files`, `3 branches`."""
+    """Format a count with a noun: `1 file`, `2 files`, `3 branches`."""
     if number == 1:
         return f"1 {thing}"
     if thing.endswith("y") and thing[-2:-1] not in "aeiou":
@@ -15,7 +15,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Format an amount of bytes, rounded: `1.5 MiB`."""
+    """Format a number of bytes, rounded: `1.5 MiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":

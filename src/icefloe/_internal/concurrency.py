@@ -1,10 +1,10 @@
 """Thread pools, fork-safe locks, and async counterparts of blocking methods.
 
 Async methods and the tasks of a `ThreadExecutor` run in different pools, so that a method that waits for
-tasks never occupies a thread that they need. The default executor of asyncio is not used: it has six threads
-on two cores, which is too few to keep an object store busy.
+tasks never occupies a thread that they need. asyncio's default executor is not used, because it has only six
+threads on two cores, which is too few to keep an object store busy.
 
-Threads do not survive a fork, so that a forked child creates new pools.
+Threads do not survive a fork, so a forked child creates new pools.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ DEFAULT_THREADS = 256
 """The default of `max_concurrent_requests`."""
 
 MAY_WAIT = "changes"
-"""The pool of calls that may wait for a commit. Reads have another, because the commit may need them."""
+"""The name of the pool for calls that may wait for a commit. Reads use another pool, because the commit may
+depend on them.
+"""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -50,9 +52,7 @@ _this_thread = threading.local()
 
 
 def fork_safe_lock(*, reentrant: bool = False) -> Any:
-    """Return a lock for concurrent threads that is released in a forked child, even if a thread of the
-    parent held it.
-    """
+    """Return a lock that is unlocked in a forked child, even if a thread of the parent held it."""
     lock = threading.RLock() if reentrant else threading.Lock()
     _fork_safe_locks.add(lock)
     return lock
@@ -62,7 +62,9 @@ _lock = fork_safe_lock()
 
 
 def silence_asyncio() -> None:
-    """Suppress messages about unfinished asyncio tasks after the first failure has ended concurrent work."""
+    """Suppress asyncio's messages about unfinished tasks, which appear after the first failure has ended
+    concurrent work.
+    """
     before = sys.unraisablehook
 
     def hook(found: Any) -> None:
@@ -76,7 +78,8 @@ def silence_asyncio() -> None:
 
 @functools.cache
 def give_back_large_buffers() -> None:
-    """Make the C library return freed buffers of 8 MiB and more to the system. Only for our own processes.
+    """Make the C library return freed buffers of 8 MiB and more to the operating system. Only for processes
+    that we started.
 
     By default glibc raises this threshold up to 32 MiB and then keeps freed memory, in fragments that the
     next buffer does not fit into. Without this, a task of 156 MiB left 48 MiB behind. Smaller buffers, such
@@ -90,10 +93,10 @@ def give_back_large_buffers() -> None:
 
 
 def release_freed_memory() -> None:
-    """Make the C library return memory that was freed to the system. Takes about a millisecond.
+    """Make the C library return freed memory to the operating system. Takes about a millisecond.
 
-    For the process of the user, whose allocator keeps its settings. The threads that compress a transaction
-    log of five million chunks leave 44 MB in their arenas.
+    For the user's process, whose allocator settings must not be changed. The threads that compress a
+    transaction log of five million chunks leave 44 MB in their arenas.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
@@ -102,10 +105,10 @@ def release_freed_memory() -> None:
 
 
 class computed_once(Generic[R]):  # noqa: N801 - a decorator, such as property
-    """A property that is computed on first use and then kept.
+    """A property that is computed on first use and then cached.
 
-    `functools.cached_property` has a lock in Python 3.11, which all instances of a class share: threads whose
-    properties read from storage would wait for each other.
+    In Python 3.11, `functools.cached_property` has a lock that all instances of a class share, so threads
+    whose properties read from storage would wait for each other.
     """
 
     def __init__(self, compute: Callable[[Any], R]) -> None:
@@ -115,23 +118,23 @@ class computed_once(Generic[R]):  # noqa: N801 - a decorator, such as property
 
     def __get__(self, instance: Any, owner: Any = None) -> R:
         value = self._compute(instance)
-        instance.__dict__[self._name] = value  # found first from now on
+        instance.__dict__[self._name] = value  # from now on, lookups find the instance attribute first
         return value
 
 
 def async_twin(
     method: Callable[Concatenate[S, P], R],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
-    """Return the async twin of a blocking method, which runs concurrently in a thread, with the same
-    arguments.
+    """Create the async counterpart of a blocking method. It takes the same arguments and runs the method in a
+    thread.
 
-    The blocking method runs in a thread of our own pool, so that any event loop can await many calls at once.
+    The thread belongs to our own pool, so that any event loop can await many calls at once.
     """
     return _to_async(method)
 
 
 class CallableOnClass(Protocol[P, R_co]):
-    """A class method or static method with an async twin, as seen by users of the class."""
+    """The type of an async class method or static method, as seen by users of the class."""
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Callable[P, R_co]: ...
 
@@ -139,13 +142,13 @@ class CallableOnClass(Protocol[P, R_co]):
 def async_class_twin(
     method: Callable[Concatenate[Any, P], R],
 ) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
-    """Return the async twin of a blocking class method, inside the body of the class."""
+    """Create the async counterpart of a blocking class method, for use inside the class body."""
     inner: Any = method
     return classmethod(_to_async(inner.__func__))
 
 
 def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
-    """Return the async twin of a blocking static method, inside the body of the class."""
+    """Create the async counterpart of a blocking static method, for use inside the class body."""
     inner: Any = method
     return staticmethod(_to_async(inner.__func__))
 
@@ -161,9 +164,9 @@ def _to_async(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R
 
 
 class AsyncCloseableIterator(Generic[T]):
-    """An iterator for `for` and `async for` loops.
+    """An iterator for both `for` and `async for` loops.
 
-    An `async for` loop advances it concurrently, in a thread.
+    An `async for` loop advances it in a thread.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -188,7 +191,7 @@ class AsyncCloseableIterator(Generic[T]):
         return self._ahead.popleft()
 
     def _read_ahead(self) -> None:
-        """Read items for a few milliseconds: a thread switch costs more than an item."""
+        """Read items for a few milliseconds, because a thread switch costs more than an item."""
         until = time.monotonic() + _MOMENT_S
         for item in self._items:
             self._ahead.append(item)
@@ -196,13 +199,13 @@ class AsyncCloseableIterator(Generic[T]):
                 return
 
     async def aclose(self) -> None:
-        """Stop a concurrent `async for` iteration that runs in a thread, and drop the remaining items."""
+        """Stop an `async for` iteration, and drop the remaining items."""
         self._ahead.clear()
         self._items = iter(())
 
 
 async def run_in_thread(function: Callable[[], R], purpose: str = "reads") -> R:
-    """Run a blocking function in a thread of the pool with the given purpose.
+    """Run a blocking function in a thread of the pool for the given purpose.
 
     Cancelling the coroutine does not stop the function.
     """
@@ -213,9 +216,7 @@ async def run_in_thread(function: Callable[[], R], purpose: str = "reads") -> R:
 
 
 def get_pool(purpose: str, threads: int) -> ThreadPoolExecutor:
-    """Get the shared thread pool of this process for one kind of concurrent work, such as tasks of an
-    executor.
-    """
+    """Return this process's shared thread pool for one purpose, such as executor tasks."""
     key = (os.getpid(), purpose, threads)
     found = _pools.get(key)
     if found is None:
@@ -228,17 +229,18 @@ def get_pool(purpose: str, threads: int) -> ThreadPoolExecutor:
 
 
 def _forget_threads() -> None:
-    """Reset locks and pools in a forked child, where the threads of the parent do not exist."""
+    """Reset locks and pools in a forked child, where the parent's threads do not exist."""
     for lock in _fork_safe_locks:
         lock._at_fork_reinit()
     _pools.clear()
 
 
 def _wait_for_imports() -> None:
-    """Wait before a fork until no other thread is importing a module.
+    """Before a fork, wait until no other thread is importing a module.
 
-    The child would otherwise wait forever for the lock of that module, which no thread releases there. Python
-    reinitializes its other locks. Module locks have no public interface; if they look different, do not wait.
+    The child would otherwise wait forever for the module's import lock, which no thread releases there.
+    Python reinitializes its other locks. Module locks have no public interface. If they look different, do
+    not wait.
     """
     for _ in range(_MAX_IMPORTS):
         references = list(getattr(_bootstrap, "_module_locks", {}).values())

@@ -31,26 +31,32 @@ _one_at_a_time = threading.RLock()
 
 
 class Progress(Protocol):
-    """A callback that receives the progress of a running operation from its executor."""
+    """A callback that receives the progress of a running operation."""
 
     def __call__(self, label: str, done: int, total: int, /) -> None:
-        """Report progress: the number of finished items, their total, and a label for them."""
+        """Report the label of the items, the number of finished items and the total number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[T, R]):
-    """A function for an executor, with the information that executors need to schedule and report it."""
+    """A function to run on an executor, with the information needed to schedule it and report its
+    progress.
+    """
 
     run: Callable[[T], R]
     """The function. It does not use an executor itself, and may run more than once per item."""
     label: str
     """A plural noun for the items, shown with the progress: `manifests`."""
     per_core: int | None = None
-    """At least this many Spark tasks per core, each with several items; None: one Spark task per item."""
+    """The minimum number of Spark tasks per core, each with several items; None for one Spark task per
+    item.
+    """
     items_per_task: int | None = None
-    """With `per_core`: more Spark tasks once each would receive more items than this."""
+    """With `per_core`, the maximum number of items per Spark task. Beyond that, more tasks are created."""
     thread_safe: bool = True
-    """False if the function uses a library such as netCDF4: a process runs one item at a time."""
+    """False if the function uses a library that is not thread-safe, such as netCDF4. Each process then runs
+    one item at a time.
+    """
 
 
 class Executor(ABC):
@@ -58,22 +64,22 @@ class Executor(ABC):
 
     progress: Progress | None = None
     parallelism: int = 1
-    """Number of items that run at the same time."""
+    """The number of items that run at the same time."""
     has_sql: bool = False
     """True if the executor can run SQL queries."""
 
     @abstractmethod
     def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
-        """Apply a task to items on an executor, and yield the results in the order of the items.
+        """Apply a task to items in parallel, and yield the results in the order of the items.
 
-        The first failure is raised as soon as it is known; items that have not started are dropped.
+        The first failure is raised as soon as it is known, and items that have not started are dropped.
 
         Parameters
         ----------
         task
             The function to apply, with its label.
         items
-            Its arguments, one per call.
+            The items. Each is passed to the function as its argument.
 
         Returns
         -------
@@ -82,14 +88,14 @@ class Executor(ABC):
         """
 
     def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the first rows of a SQL query that an executor runs.
+        """Run a SQL query on the executor, and return the first rows.
 
         Parameters
         ----------
         sql
             The query.
         tables
-            Sessions by the name of the table that the query uses for them.
+            Sessions, by the table name under which the query uses them.
 
         Returns
         -------
@@ -106,7 +112,7 @@ class Executor(ABC):
         )
 
     def with_progress(self, progress: Progress | None) -> Self:
-        """Return the same executor with another progress callback.
+        """Return a copy of the executor with another progress callback.
 
         Parameters
         ----------
@@ -126,17 +132,18 @@ class Executor(ABC):
 class ThreadExecutor(Executor):
     """An executor that runs tasks on threads of this process.
 
-    At most `max_concurrent_requests` items run at the same time, and `items` is read no further ahead than
-    that. Work starts when the first result is requested. Executors with the same `purpose` share threads; an
-    executor that is used inside a task of the same purpose runs in place. Tasks that use libraries that are
-    not thread-safe, as those of an ingest, run one after the other: use processes or Spark for them.
+    At most `max_concurrent_requests` items run at the same time, and `items` is read ahead no further than
+    that. Work starts when the first result is requested. Executors with the same `purpose` share threads. An
+    executor that is used inside a task with the same purpose runs its items in the current thread. Tasks that
+    use libraries that are not thread-safe, such as ingest tasks, run one after the other: use processes or
+    Spark for them.
 
     Parameters
     ----------
     max_concurrent_requests
         The maximum number of items that run at the same time.
     purpose
-        The name of the pool of threads.
+        The name of the thread pool.
     progress
         Receives a label, the number of items done and their total.
     """
@@ -164,7 +171,7 @@ class ThreadExecutor(Executor):
     def _map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         iterator = iter(items)
         head = list(islice(iterator, 2))
-        # One item needs no thread, and a worker that waits for other workers could deadlock.
+        # A single item needs no thread, and a worker that waits for other workers could deadlock.
         nested = self.purpose in getattr(_this_thread, "purposes", ())
         if len(head) < 2 or self.max_concurrent_requests == 1 or nested:
             yield from map(function, head)
@@ -213,13 +220,13 @@ class ThreadExecutor(Executor):
 class ProcessExecutor(Executor):
     """An executor that runs tasks in local processes, for libraries that are not thread-safe.
 
-    The function, the items and the results are pickled. Processes start with the first items, which takes
-    about a second for imports. Use the executor as a context manager to end them.
+    The function, the items and the results are pickled. Processes are started when the first items arrive,
+    which takes about a second for imports. Use the executor as a context manager to stop the processes.
 
     Parameters
     ----------
     processes
-        The number of processes; one per core by default.
+        The number of processes. Default: one per core.
     progress
         Receives a label, the number of items done and their total.
     """
@@ -275,6 +282,6 @@ def _as_worker(purposes: tuple[str, ...], function: Callable[[T], R], item: T) -
 
 
 def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends workers without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # workers end without a traceback on Ctrl-C
     make_streams_safe()
     silence_asyncio()

@@ -1,7 +1,7 @@
 """Tell users how to install the packages that optional features need.
 
-The version bounds come from the metadata of the installed icefloe, so that the commands work for an
-installation from a clone, a wheel or an index.
+The version bounds come from the metadata of the installed icefloe package, so that the commands work for
+installations from a clone, a wheel or a package index.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **{name: (name, *_FOREIGN) for name in _FOREIGN},
     }
 )
-"""The packages to install for each optional module; the package of the module itself is the first."""
+"""The packages to install for each optional module. The first one provides the module itself."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def format_install_command(package: str, *others: str) -> str:
-    """Return the command that installs a missing package of an extra, together with the others that are
-    missing.
+    """Return the command that installs a missing package of an extra, together with all other missing
+    packages of that extra.
     """
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
     return f"pip install {' '.join(repr(_read_requirements().get(name.lower(), name)) for name in missing)}"
@@ -59,8 +59,8 @@ class Missing(NamedTuple):
 
 
 def find_missing_package(error: ImportError, *others: str) -> Missing | None:
-    """Return the missing module of a failed import; None if it does not belong to an extra (optional
-    dependency). The command also installs `others`, if they are missing.
+    """Return the missing package behind a failed import; None if it does not belong to an extra (optional
+    dependency). The install command includes `others`, if they are missing.
     """
     module = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or module not in _PACKAGES:
@@ -80,12 +80,12 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _read_requirements() -> Mapping[str, str]:
-    """Map the lower-case name of each required or optional package to its requirement."""
+    """Return the requirement of each required or optional package, by lower-case name."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         lines = requires("icefloe") or []
-    except PackageNotFoundError:  # imported from a source tree
+    except PackageNotFoundError:  # imported from a source tree without metadata
         return {}
     found: dict[str, str] = {}
     for line in lines:

@@ -38,19 +38,19 @@ white-space:pre-wrap;overflow-wrap:break-word;background:none}
 
 
 def escape(text: Any) -> str:
-    """Escape text for HTML, without control characters and without secrets in URLs."""
+    """Escape text for HTML, after escaping control characters and redacting secrets in URLs."""
     return html.escape(escape_control_in_lines(redact(str(text))))
 
 
 def render_card(package: str, title: str, note: str, *parts: str) -> str:
-    """Return the HTML card of a value in a notebook: its title, a note next to it, and its parts."""
+    """Return an HTML card for notebooks, with a title, a note next to it, and a body."""
     head = f'<div class="ic-title"><b>{escape(title)}</b><span>{escape(note)}</span></div>'
     style = _STYLE if package == "icefloe" else _STYLE.replace(".icefloe-repr", f".{package}-repr")
     return f'<div class="{package}-repr"><style>{style}</style>{head}{"".join(parts)}</div>'
 
 
 def render_page(title: str, body: str) -> str:
-    """Return a whole HTML document, for a report file."""
+    """Return a complete HTML document, for a report file."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
@@ -61,7 +61,7 @@ def render_page(title: str, body: str) -> str:
 
 
 def render_facts(values: Mapping[str, Any]) -> str:
-    """Return an HTML table of names and values."""
+    """Return a two-column HTML table of names and values."""
     rows = (
         f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{render_cell(value)}</td></tr>"
         for name, value in values.items()
@@ -79,7 +79,7 @@ def render_section(title: str, count: int | None, content: str, *, is_open: bool
 
 
 def render_table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None = None) -> str:
-    """Return an HTML table with at most 100 rows, followed by the number of omitted rows."""
+    """Return an HTML table with at most 100 rows, followed by the number of rows that were left out."""
     shown = [row for row, _ in zip(rows, range(_MAX_ROWS), strict=False)]
     numeric = [
         bool(shown)
@@ -102,7 +102,7 @@ def render_table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int
 
 
 def render_cell(value: Any) -> str:
-    """Return a value as HTML on one line, for a cell of a table."""
+    """Return a value as single-line HTML, for a table cell."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -19,15 +19,15 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = [chr(first) + chr(second) for first in ALPHABET for second in ALPHABET]
-"""The two digits of each number of ten bits."""
+"""The two base 32 digits of each 10-bit number."""
 _RFC_4648: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _INVALID: Final = 255
 _BLOCK: Final = 1 << 14
-"""Ids to convert at a time, so that temporary arrays fit in the processor cache."""
+"""The number of ids to convert at a time, so that temporary arrays fit into the processor cache."""
 
 
 def _make_digit_table() -> NDArray[np.uint8]:
-    """Return the value of each byte as a digit, or `_INVALID`. O, I and L mean 0, 1 and 1."""
+    """Return a table with the digit value of each byte, or `_INVALID`. O, I and L count as 0, 1 and 1."""
     values = np.full(256, _INVALID, np.uint8)
     for digits in (ALPHABET, ALPHABET.lower()):
         values[np.frombuffer(digits, np.uint8)] = np.arange(32)
@@ -52,7 +52,7 @@ class ObjectId(bytes):
     __slots__ = ()
 
     SIZE: ClassVar[int]
-    """Number of bytes."""
+    """The length of the id in bytes."""
 
     _NAME: ClassVar[str]
     _KIND: ClassVar[ErrorKind] = ErrorKind.INVALID_KEY
@@ -67,7 +67,7 @@ class ObjectId(bytes):
         """Parse the text form of an object id, in upper or lower case, with O, I and L for 0, 1 and 1.
 
         Like the official reader, ignore the padding bits of the last character, so that several texts may
-        denote one id. Compare with `str(id)` if the spelling matters, as for file names.
+        stand for the same id. Compare with `str(id)` if the spelling matters, as for file names.
         """
         digits = text.encode("ascii", "replace")
         if len(digits) == count_characters(cls.SIZE):
@@ -80,8 +80,9 @@ class ObjectId(bytes):
 
     @classmethod
     def random(cls) -> Self:
-        """Return a random object id. Its bytes come from the operating system, which is safe in forked
-        processes."""
+        """Return a random object id. The bytes come from the operating system, so forked processes get
+        different ids.
+        """
         return cls(os.urandom(cls.SIZE))
 
     def __str__(self) -> str:
@@ -143,12 +144,12 @@ INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"
 
 
 def count_characters(size: int) -> int:
-    """Count the characters of the base 32 text of an object id of `size` bytes."""
+    """Return the length of the base 32 text of an object id with `size` bytes."""
     return -(-size * 8 // 5)
 
 
 def encode_column(ids: NDArray[np.uint8]) -> list[str]:
-    """Return the base 32 texts of a column of object ids, `(n, size) uint8`."""
+    """Convert a column of object ids, of shape `(n, size)` and type uint8, to base 32 texts."""
     n, size = ids.shape
     if not size:
         return [""] * n
@@ -159,7 +160,7 @@ def encode_column(ids: NDArray[np.uint8]) -> list[str]:
 
 
 def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
-    """Encode ids two digits at a time: the ten bits of a pair lie in two consecutive bytes."""
+    """Encode ids two digits at a time. The ten bits of a pair of digits lie in two consecutive bytes."""
     n, size = ids.shape
     width = count_characters(size)
     pairs = -(-width // 2)
@@ -178,10 +179,11 @@ def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
 def decode_names(
     texts: Sequence[str], size: int, start: int = 0
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Parse file names to object ids, and return a mask of the valid names.
+    """Parse object ids from file names. Also return a mask of the valid names.
 
-    The names have equal lengths, and the ids begin at `start`. Unlike `ObjectId.parse`, accept only the
-    canonical spelling: a file with another spelling of an id in its name is not the object.
+    All names have the same length, and the ids begin at `start`. Unlike `ObjectId.parse`, this function
+    accepts only the canonical spelling, because a file whose name contains another spelling of an id is not
+    that object.
     """
     joined = "".join(texts).encode("ascii", "replace")
     characters = np.frombuffer(joined, np.uint8).reshape(len(texts), start + count_characters(size))[
@@ -193,7 +195,7 @@ def decode_names(
 
 
 def _pack(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-    """Pack rows of digits into bytes, and return the remaining bits of each row."""
+    """Pack rows of digits into bytes. Also return the remaining bits of each row."""
     ids = np.empty((len(values), size), np.uint8)
     bits = np.zeros(len(values), np.uint16)
     available, column = 0, 0

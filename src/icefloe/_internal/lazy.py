@@ -1,6 +1,6 @@
 """Lazy imports for packages whose public names are listed in a stub file, `__init__.pyi`.
 
-The package `lazy_loader` of Scientific Python (SPEC 1) does the same. It parses the stub with `ast`, which
+Scientific Python's `lazy_loader` package (SPEC 1) does the same, but it parses the stub with `ast`, which
 takes as long as `import icefloe` itself.
 
 A package whose module has the name of a public function, such as `virtual.combine`, cannot use it: importing
@@ -22,8 +22,8 @@ def attach_stub(
     """Return `__getattr__`, `__dir__` and `__all__` for a package with lazy imports, given the path of its
     `__init__.py`.
 
-    `__all__` leaves out names of `optional` modules, which need packages that may not be installed: a star
-    import would fail. The message for a missing package also names the packages that all names need.
+    `__all__` omits names from `optional` modules, which need packages that may not be installed, so that a
+    star import does not fail. The message for a missing package also names the packages that all names need.
     """
     homes = read_stub(file)
 
@@ -34,7 +34,9 @@ def attach_stub(
         try:
             value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
         except ModuleNotFoundError as error:
-            from icefloe._internal.extras import find_missing_package  # only now, to import quickly
+            from icefloe._internal.extras import (
+                find_missing_package,
+            )  # imported late, to keep the import of the package fast
 
             if (missing := find_missing_package(error, *needs)) is None:
                 raise
@@ -53,14 +55,14 @@ def attach_stub(
 def list_public_names(package: str, file: str) -> list[str]:
     """List the public names that a stub file declares for lazy imports, without modules.
 
-    Names of built-in functions are left out, too, because a star import would hide the functions.
+    Names of built-in functions are also left out, because a star import would shadow these functions.
     """
     homes = read_stub(file)
     return sorted([name for name, home in homes.items() if home != package and not hasattr(builtins, name)])
 
 
 def read_stub(file: str) -> dict[str, str]:
-    """Read a stub file for lazy imports, and return the module of each name.
+    """Read a stub file for lazy imports, and return the module that defines each name.
 
     Only names that are imported as themselves are returned: `from module import Name as Name`.
     """

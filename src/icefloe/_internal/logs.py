@@ -1,7 +1,8 @@
 """Logging through the Python logger `icefloe`.
 
-By default icefloe adds no handler: warnings go to the handlers of the application, or to stderr if there are
-none. With a filter, set here or in the environment variable ICECHUNK_LOG, icefloe prints its own logs.
+By default, icefloe adds no handler: warnings go to the application's handlers, or to stderr if there are
+none. With a filter, set by `set_logs_filter` or the environment variable ICECHUNK_LOG, icefloe prints its own
+logs.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
     Parameters
     ----------
     log_filter_directive
-        Levels separated by commas, each for a module and its submodules or for everything: `debug`,
-        `icefloe.storage=trace,warn`, `off`. `icechunk` means `icefloe`. None: the filter in ICECHUNK_LOG.
+        Comma-separated levels, each for a module and its submodules or for everything: `debug`,
+        `icefloe.storage=trace,warn`, `off`. `icechunk` means `icefloe`. None uses the filter in ICECHUNK_LOG.
     """
     directive = (
         os.environ.get("ICECHUNK_LOG", "warn") if log_filter_directive is None else log_filter_directive
@@ -64,7 +65,7 @@ def shutdown_telemetry() -> None:
 
 
 def parse_filter(directive: str) -> dict[str, int]:
-    """Return the log level of each logger in a log filter. The default level of icefloe is error."""
+    """Parse a log filter to the level of each logger. The default level of icefloe is error."""
     levels = {PACKAGE: _LEVELS["error"]}
     for part in filter(None, (part.strip() for part in directive.split(","))):
         target, _, level = part.rpartition("=")
@@ -79,7 +80,7 @@ def parse_filter(directive: str) -> dict[str, int]:
 
 
 def find_misspelling(directive: str) -> str | None:
-    """Return the first logger in a log filter that resembles icefloe or icechunk, but is neither."""
+    """Return the first logger name in a log filter that looks like a misspelling of icefloe or icechunk."""
     import difflib  # slow to import
 
     for part in directive.split(","):
@@ -118,7 +119,9 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
     from icefloe._internal.redaction import redact  # re and urllib double the time of `import icefloe`
 
     class Console(logging.StreamHandler):  # type: ignore[type-arg]  # the stream is a property
-        """A handler that writes to the current sys.stdout or sys.stderr, even after they were replaced."""
+        """A log handler that writes to the current sys.stdout or sys.stderr, even after they were
+        replaced.
+        """
 
         @property
         def stream(self):  # type: ignore[no-untyped-def]
@@ -129,7 +132,7 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
             pass
 
     class SafeFormatter(logging.Formatter):
-        """A formatter that escapes control characters and line breaks and hides secrets."""
+        """A log formatter that escapes control characters and line breaks, and redacts secrets."""
 
         def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
             return escape_control(super().formatMessage(record))
@@ -143,6 +146,6 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
 
 
 def _logger_name(target: str) -> str | None:
-    """Return the name of the logger for a name in a filter; None if it is not one of ours."""
+    """Return the logger name for a name in a filter; None if it is not one of our loggers."""
     first, *rest = target.replace("::", ".").split(".")
     return ".".join([PACKAGE, *rest]) if first in (PACKAGE, OFFICIAL) else None

@@ -13,13 +13,13 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 ROOT: Final = "/"
 LEDGERS: Final = "/_icefloe"
-"""The group with the ledger of ingests, which listings and exports of the root leave out."""
+"""The group that contains the ingest ledger. Listings and exports of the root leave it out."""
 DERIVED: Final = f"{LEDGERS}/derived"
-"""The group with the records of derived arrays."""
+"""The group that contains the records of derived arrays."""
 
 
 def validate(path: str) -> str:
-    """Validate a node path: return it if it is absolute and canonical; raise InvalidInputError otherwise."""
+    """Return a node path unchanged if it is absolute and canonical; raise InvalidInputError otherwise."""
     if path == ROOT:
         return path
     if not path.startswith("/"):
@@ -35,8 +35,8 @@ def normalize(path: str) -> str:
     """Return the canonical form of an absolute node path.
 
     Empty segments, `.` segments and trailing slashes are dropped, as the official package does when it
-    compares paths. It stores some paths unchanged, so that they occur in real snapshots. `..` is an error in
-    both.
+    compares paths. That package stores some paths without normalizing them, so they occur in real snapshots.
+    `..` is an error in both packages.
     """
     if not path.startswith("/"):
         raise _make_invalid_path_error(path, "it must start with '/'")
@@ -75,7 +75,7 @@ def list_ancestors(path: str) -> tuple[str, ...]:
 
 
 def is_within(path: str, group: str) -> bool:
-    """Return True if a node path is the path of a group, or below it."""
+    """Return True if a node path equals the path of a group or is below it."""
     return group == ROOT or path == group or path.startswith(group + "/")
 
 

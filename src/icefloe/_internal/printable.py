@@ -35,7 +35,7 @@ def _is_safe(character: str) -> bool:
 
 
 class _Escapes(dict[int, str]):
-    """A table for `str.translate` that is filled as characters occur."""
+    """A table for `str.translate` that is filled on demand, as characters occur."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

@@ -17,7 +17,7 @@ def get_manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[in
     """Return the private columns of a VirtualiZarr `ChunkManifest`: paths, offsets, lengths and inlined
     chunks.
 
-    Its public `iter_refs` and `dict` make a Python object of every chunk, and leave out the inlined bytes.
+    Its public `iter_refs` and `dict` create a Python object for every chunk and leave out inlined bytes.
     """
     columns = (manifest._paths, manifest._offsets, manifest._lengths)
     paths, offsets, lengths = (np.asarray(each).reshape(-1) for each in columns)
@@ -27,7 +27,7 @@ def get_manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[in
 def get_manifest_group(store: Any) -> Any:
     """Return the private root group of a VirtualiZarr `ManifestStore`.
 
-    Its public methods convert it to xarray objects, which keep fill values apart from the attributes.
+    Its public methods convert it to xarray objects, in which fill values are separated from the attributes.
     """
     return store._group
 
@@ -63,9 +63,9 @@ def get_xarray_fill_value_coder() -> Any:
 
 
 def get_xarray_indexing() -> Any:
-    """Return xarray's private module with the lazy arrays of its engines.
+    """Return xarray's private module with the lazy array classes that backend engines use.
 
-    xarray's guide for engines imports this module, but no public one has its names.
+    xarray's guide for backend engines imports this module, but no public module exports its names.
     """
     from xarray.core import indexing
 
@@ -75,7 +75,7 @@ def get_xarray_indexing() -> Any:
 def get_xarray_writers() -> Any:
     """Return xarray's private module with the functions behind `Dataset.to_zarr`.
 
-    The public method with `compute=False` returns a dask graph that writes to the store of the session. Forks
+    With `compute=False`, the public method returns a dask graph that writes to the session's store. Forks
     need the encoded arrays themselves, which only these functions collect.
     """
     from xarray.backends import writers
@@ -92,10 +92,10 @@ def make_xarray_array_writer() -> Any:
 
 
 def get_xarray_array_names() -> tuple[str, str]:
-    """Return the names that xarray uses privately to store an unnamed array, and to record the name of a
-    named one.
+    """Return the private names under which xarray stores an unnamed DataArray and records the name of a named
+    DataArray.
 
-    `xarray.open_dataarray` recognizes them, and no public module has them.
+    `xarray.open_dataarray` recognizes them, but no public module exports them.
     """
     from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 

@@ -20,7 +20,7 @@ _WITHOUT_SCHEME = re.compile(
     rf"(?<![^\s'\"(=,])(//|){_USER_AND_PASSWORD}(?=[\w\[])"
     rf"|(?<=/)(){_USER_AND_PASSWORD}(?=[\w\-]+(?:\.[\w\-]+)+(?::\d+)?/)"
 )
-"""Matches `user:password@host` without a scheme, also if it was taken for a relative path."""
+"""Matches `user:password@host` without a scheme, even if it was interpreted as a relative path."""
 _QUERY = re.compile(r"([?&;])([A-Za-z][\w.\-]*)=([^&;\s'\"<>)]+)")
 
 
@@ -35,7 +35,8 @@ def is_signature(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Redact passwords, keys and signatures in all URLs of a text, also without a scheme, with `****`.
+    """Replace passwords, keys and signatures in all URLs of a text with `****`, even in URLs without a
+    scheme.
 
     `abfs://container@account` keeps its container, which is not a secret.
     """
@@ -53,8 +54,8 @@ def has_secret(url: str) -> bool:
 
 
 def has_valid_port(url: str) -> bool:
-    """Return True if the port of a URL is a number; otherwise it is redacted, because it may be part of a
-    password.
+    """Return True if the port of a URL is a number. Otherwise it may be part of a password, and the URL must
+    be redacted.
     """
     try:
         _ = urlsplit(url).port

@@ -14,7 +14,7 @@ class Report:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report of an operation as plain dictionaries and lists; tables become lists of rows.
+        """Convert the report to plain dictionaries and lists. Tables become lists of rows.
 
         Returns
         -------

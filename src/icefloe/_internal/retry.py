@@ -12,19 +12,19 @@ _MAX_STEPS = 20
 def iterate_attempts(
     tries: int, first_pause_s: float, longest_pause_s: float, *, factor: int = 2, immediate: int = 0
 ) -> Iterator[int]:
-    """Yield the number of each attempt to retry an operation, starting at 0, after its backoff pause.
+    """Yield attempt numbers for retrying an operation, starting at 0, with exponential backoff in between.
 
     Parameters
     ----------
     tries
         The number of attempts.
     first_pause_s, longest_pause_s
-        The first and the longest pause. Each pause is shortened by a random factor between 0.5 and 1, so that
+        The first and the longest backoff. Each is multiplied by a random factor between 0.5 and 1, so that
         processes that failed together do not retry together.
     factor
-        The ratio of consecutive pauses.
+        The factor by which the backoff grows.
     immediate
-        The number of retries without a pause.
+        The number of retries without backoff.
     """
     for attempt in range(tries):
         if attempt > immediate:

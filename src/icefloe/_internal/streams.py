@@ -1,4 +1,4 @@
-"""Standard streams that escape control characters, whichever library prints them."""
+"""Standard streams that escape control characters, whichever library prints to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe._internal.printable import escape_control_in_lines
 from icefloe._internal.redaction import redact
 
 _OUR_CODES = re.compile(r"(\x1b\[[0-9;]*m|\r\x1b\[2K)")
-"""Escape sequences for colours and for removing a progress bar."""
+"""Matches our own escape sequences, for colours and for removing a progress bar."""
 
 
 class SafeStream:
@@ -35,11 +35,11 @@ class SafeStream:
 
     @property
     def painted(self) -> ColouredStream:
-        """The underlying stream, which does not escape icefloe's own colours."""
+        """A stream to the same output that does not escape icefloe's own colours."""
         return ColouredStream(self._stream)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("buffer", "raw"):  # bytes written there would not be escaped
+        if name in ("buffer", "raw"):  # bytes written to it would not be escaped
             raise AttributeError(name)
         return getattr(self._stream, name)
 
@@ -68,7 +68,7 @@ def get_colour_stream(stream: Any) -> Any:
 
 @contextlib.contextmanager
 def escape_streams() -> Iterator[None]:
-    """Escape control characters on the streams stdout and stderr within the block."""
+    """Escape control characters on stdout and stderr within the `with` block."""
     before = sys.stdout, sys.stderr
     make_streams_safe()
     try:
@@ -78,7 +78,7 @@ def escape_streams() -> Iterator[None]:
 
 
 def make_streams_safe() -> None:
-    """Escape control characters on the streams stdout and stderr for the rest of the process."""
+    """Escape control characters on stdout and stderr for the rest of the process."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, SafeStream):

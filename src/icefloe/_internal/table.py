@@ -1,4 +1,4 @@
-"""Tables of results: numpy columns that convert to Arrow, pandas and Spark."""
+"""Result tables: numpy columns that can be converted to Arrow and pandas."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Table:
         return (dict(zip(self._columns, values, strict=True)) for values in zip(*lists, strict=True))
 
     def to_arrow(self) -> pa.Table:
-        """Return the table as a pyarrow table, with times in the zone UTC.
+        """Return the table as a pyarrow Table, with times in UTC.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class Table:
         return self.to_arrow().to_pandas()
 
     def to_html(self) -> str:
-        """Return the first rows of a table as HTML.
+        """Return the first rows of the table as HTML.
 
         Returns
         -------

@@ -1,7 +1,8 @@
-"""OpenTelemetry spans for public functions, and metrics, exported if environment variables request it.
+"""OpenTelemetry spans for public functions, and metrics. They are exported if environment variables request
+it.
 
-Needs the extra `telemetry`, which is imported only on request. Spans are children of the active span of the
-application. Log records become events of the current span.
+Requires the extra `telemetry`, which is imported only on request. Spans are children of the application's
+active span. Log records become events of the current span.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _SCHEMES = ("http://", "https://")
 
 _export: _Export | None = None
 _observed: dict[str, Callable[[], int]] = {}
-"""Functions that return numbers of this process, by the name of their metric."""
+"""The functions that return the value of a metric in this process, by metric name."""
 
 
 def trace_calls(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that each call is an OpenTelemetry span, while spans are exported."""
+    """Wrap a function so that each call is recorded as an OpenTelemetry span, if spans are exported."""
     name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
@@ -91,9 +92,10 @@ def start(
     levels: dict[str, int],
     make_reader: Callable[[], Any] | None = None,
 ) -> None:
-    """Export OpenTelemetry spans to a span processor, and metrics to a metric reader, under a service name.
+    """Start exporting OpenTelemetry spans to a span processor, and metrics to a metric reader, under a
+    service name.
 
-    The reader is made when there is something to observe.
+    The metric reader is created once there is something to observe.
     """
     global _export
     stop()
@@ -103,7 +105,7 @@ def start(
 
 
 def observe(name: str, read: Callable[[], int]) -> None:
-    """Export a number as an OpenTelemetry metric, while metrics are exported."""
+    """Register a function whose value is exported as an OpenTelemetry metric, if metrics are exported."""
     _observed[name] = read
     if _export is not None:
         _export.observe(name)
@@ -149,7 +151,7 @@ class _Export:
         return bool(known) and self._levels[max(known, key=len)] <= INFO
 
     def observe(self, name: str) -> None:
-        """Export an observed number as a gauge."""
+        """Export the value of a function as a gauge."""
         if self._make_reader is None:
             return
         from opentelemetry.metrics import Observation
@@ -175,7 +177,7 @@ def _event_handler() -> logging.Handler:
     from opentelemetry import trace
 
     class Events(logging.Handler):
-        """A handler that adds log records to the current span."""
+        """A log handler that adds records to the current span as events."""
 
         def emit(self, record: logging.LogRecord) -> None:
             span = trace.get_current_span()

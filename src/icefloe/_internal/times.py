@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def from_microseconds(since_1970: int) -> datetime:
-    """Convert a time in microseconds since 1970-01-01 UTC, as files store it, to a datetime."""
+    """Convert a stored time, in microseconds since 1970-01-01 UTC, to a datetime."""
     return _EPOCH + timedelta(microseconds=since_1970)
 
 
@@ -22,14 +22,12 @@ def to_datetimes(since_1970: NDArray[Any]) -> Iterator[datetime]:
 
 
 def to_microseconds(time: datetime) -> int:
-    """Convert a time (datetime) to microseconds since 1970-01-01 UTC; raise TypeError if it has no time
-    zone.
-    """
+    """Convert a datetime to microseconds since 1970-01-01 UTC; raise TypeError if it has no time zone."""
     return (require_time_zone(time) - _EPOCH) // timedelta(microseconds=1)
 
 
 def require_time_zone(time: datetime) -> datetime:
-    """Return a time (datetime) unchanged if it has a time zone; raise TypeError otherwise."""
+    """Return a datetime unchanged if it has a time zone; raise TypeError otherwise."""
     if not isinstance(time, datetime):
         raise TypeError(f"expected a datetime, not {type(time).__name__}")
     if time.tzinfo is None:

@@ -1,4 +1,4 @@
-"""Suppress warnings of libraries."""
+"""Suppress warnings from libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ignore_warnings() -> Iterator[None]:
-    """Suppress all warnings within the block, for example of zarr about unstable data types."""
+    """Suppress all warnings within the `with` block, for example zarr's warning about unstable data types."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

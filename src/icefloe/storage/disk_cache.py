@@ -380,7 +380,7 @@ class Entries:
         return sum(state.sizes) <= room
 
     def _evict(self, state: _State, folders: list[int]) -> None:
-        """Delete the least recently used entries of the next folder."""
+        """Delete the least recently used entries in the given folders."""
         found = [(entry, folder) for folder in folders for entry in self._list(folder)]
         for folder in folders:
             state.sizes[folder] = sum(entry.size for entry, place in found if place == folder)

@@ -1,4 +1,4 @@
-"""A storage in the memory of this process, for tests and experiments."""
+"""An in-memory storage, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from icefloe.storage.base import (
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """An object and its version."""
+    """A stored object and its version."""
 
     data: bytes
     version: Version
@@ -55,7 +55,7 @@ class _SharedObjects:
     ) -> None:
         self.objects = objects or {}
         self.identity = identity or uuid.uuid4().hex
-        """An identifier that copies keep."""
+        """An identifier that pickled and forked copies keep."""
         self._copy_id = uuid.uuid4().hex
         self.numbers = count(first_number)
         self._lock = threading.Lock()
@@ -63,34 +63,34 @@ class _SharedObjects:
 
     @property
     def lock(self) -> threading.Lock:
-        """A lock of this process. In a forked child, the inherited lock could be held forever."""
+        """A lock that belongs to this process. In a forked child, an inherited lock could be held forever."""
         if self._pid != os.getpid():
             self._lock, self._pid = threading.Lock(), os.getpid()
         return self._lock
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A pickle contains the objects as they are now: a copy in another process is independent.
+        # A pickle contains the objects at the time of pickling. A copy in another process is independent.
         with self.lock:
             return (type(self), (dict(self.objects), next(self.numbers), self.identity))
 
     @property
     def copy_id(self) -> str:
-        """An id of these objects. It changes in a forked child."""
+        """An id of this set of objects. It differs in a forked child."""
         return f"{self._copy_id}-{os.getpid()}"
 
 
 class MemoryStorage(Storage):
-    """A storage in the memory of this process.
+    """An in-memory storage, which belongs to this process.
 
-    Two storages of this class share nothing. A pickle contains a copy of all objects, and a forked child sees
-    the objects at the time of the fork: neither writes back to the original.
+    Two separately created storages share nothing. A pickle contains a copy of all objects, and a forked child
+    sees the objects at the time of the fork. Changes to either are not written back to the original.
 
     Parameters
     ----------
     settings
         Settings that override the defaults.
     shelf
-        The objects of another storage, to share them.
+        The objects of another memory storage, in order to share them.
     """
 
     def __init__(self, settings: StorageSettings | None = None, shelf: _SharedObjects | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Check by experiment whether a storage honours conditional writes, before data is entrusted to it.
+"""Test whether a storage honours conditional writes, before entrusting data to it.
 
-Some servers with the API of S3 accept the conditions of a write and ignore them. Two writers then both
-succeed, and a commit is lost without notice.
+Some S3-compatible servers accept write conditions but ignore them. Then two concurrent writers both succeed,
+and one commit is silently lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ CLEANING_PAUSES = (0.0, 0.1, 0.5, 1.0)  # seconds between a deletion and the nex
 
 @dataclass(frozen=True, slots=True)
 class ProbeCheck:
-    """The result of one experiment of a probe, with the incorrect behaviour of the storage if it failed."""
+    """The result of one check of a probe. If it failed, it describes the incorrect behaviour of the
+    storage.
+    """
 
     name: str
     passed: bool
@@ -33,14 +35,14 @@ class ProbeCheck:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """The results of all experiments of a probe on a storage."""
+    """The results of all checks of a probe on one storage."""
 
     place: str
     checks: tuple[ProbeCheck, ...]
 
     @property
     def safe(self) -> bool:
-        """True if a probe found that concurrent commits to a storage are safe."""
+        """True if the probe found that concurrent commits are safe."""
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
@@ -53,10 +55,11 @@ class ProbeReport:
 
 
 def probe(storage: Storage) -> ProbeReport:
-    """Probe a storage with reads, writes, conditional writes and races in a separate folder, which is deleted
+    """Test reads, writes, conditional writes and races in a separate folder of a storage, which is deleted
     afterwards.
 
-    A storage that cannot be reached is a failed check. Raises ReadOnlyError if the storage is read-only.
+    If the storage cannot be reached, that counts as a failed check. Raises ReadOnlyError if the storage is
+    read-only.
     """
     storage.check_writable()
     folder = f"icefloe-probe-{uuid.uuid4().hex}"
@@ -74,12 +77,12 @@ def probe(storage: Storage) -> ProbeReport:
 
 
 def _clean_up(storage: Storage, folder: str, names: list[str]) -> None:
-    """Delete the objects of the checks, including those that appear after the deletion was acknowledged.
+    """Delete the objects of the checks, including those that appear only after the deletion was acknowledged.
 
     A server that ignores conditions may finish a racing write after it has responded to all of them.
     """
     paths = [f"{folder}/{name}" for name in names]
-    with suppress(StorageError):  # the storage cannot be reached: the checks have reported that
+    with suppress(StorageError):  # the storage cannot be reached, which the checks have already reported
         for patience in CLEANING_PAUSES:
             storage.delete(paths)
             time.sleep(patience)
@@ -98,7 +101,7 @@ def _outcome(name: str, check: Callable[[], str]) -> ProbeCheck:
 
 
 class _Probe:
-    """The experiments. Each returns an empty string, or a description of the problem."""
+    """The checks of a probe. Each returns an empty string, or a description of the problem."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""A read-only wrapper: every write raises an error, even if the wrapped storage allows it."""
+"""A read-only storage wrapper. Every write raises an error, even if the wrapped storage allows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icefloe.storage.base import (
 
 
 class ReadOnlyStorage(Storage):
-    """A read-only wrapper: a storage that reads from another one and rejects writes.
+    """A storage wrapper that reads from another storage and rejects writes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ReadOnlyStorage(Storage):
 
     @property
     def location(self) -> Any:
-        """The location of a storage in a read-only wrapper, if it is in an object store."""
+        """The location of the wrapped storage, if it is in an object store."""
         return getattr(self._inner, "location", None)
 
     def default_settings(self) -> StorageSettings:

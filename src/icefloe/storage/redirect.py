@@ -15,21 +15,21 @@ from icefloe.storage.read_only import ReadOnlyStorage
 
 MAX_REDIRECTS = 10
 SCHEMES = ("s3", "gs", "gcs", "r2", "tigris", "http+icechunk", "https+icechunk", "http+ic", "https+ic")
-"""The URL schemes at which redirects may end. Redirects to http and https are followed."""
+"""The URL schemes at which redirects may end. Redirects to http and https are followed further."""
 
 _TIMEOUT_S = 30
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class RedirectStorage(ReadOnlyStorage):
-    """A read-only storage at the end of HTTP redirects, which are followed on first use.
+    """A read-only storage whose URL redirects to its location. The HTTP redirects are followed on first use.
 
     Parameters
     ----------
     base_url
         The URL.
     open_url
-        Opens the storage at the end of the redirects.
+        The function that opens the storage at the final URL.
     settings
         Settings that override the defaults.
     """
@@ -52,7 +52,7 @@ class RedirectStorage(ReadOnlyStorage):
                 self._target = target if self._given is None else target.with_settings(self._given)
             return self._target
 
-    # Nothing below may follow the redirects.
+    # Nothing below may trigger following the redirects.
 
     answers_at_once = Storage.answers_at_once
     identity = Storage.identity
@@ -73,7 +73,7 @@ class RedirectStorage(ReadOnlyStorage):
 
 
 def resolve(url: str) -> str:
-    """Follow the HTTP redirects that start at the URL of a storage, and return the last URL."""
+    """Follow the HTTP redirects from a URL, and return the final URL."""
     for _ in range(MAX_REDIRECTS):
         location = _location(url)
         if urlsplit(location).scheme in SCHEMES:

@@ -38,12 +38,12 @@ _CREDENTIAL_OPTIONS = {
     "gs": "service_account_file or bearer_token",
     "az": "access_key or sas_token",
 }
-"""Options with credentials, by URL scheme."""
+"""The options that contain credentials, by URL scheme."""
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
-    """Open the storage at a URL or path.
+    """Create a storage from a URL or a path.
 
     | URL | storage |
     | --- | --- |
@@ -76,10 +76,10 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
         If an option is invalid.
     """
     text = os.fspath(url)
-    if not text:  # probably an unset variable of a script: do not use the current folder
+    if not text:  # probably an unset variable in a script: do not use the current folder
         raise StorageError("the location is empty; use . for this folder", kind=ErrorKind.CANNOT_PARSE_URL)
     parts = urlsplit(text)
-    if len(parts.scheme) < 2:  # none, or the drive of a Windows path
+    if len(parts.scheme) < 2:  # no scheme, or the drive letter of a Windows path
         return _make(LocalStorage, {"path": os.path.expanduser(text)}, options)
     opener = _OPENERS.get(parts.scheme)
     if opener is None:
@@ -97,7 +97,7 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
 
 
 def redirect_storage(base_url: str) -> Storage:
-    """Create a read-only storage that a URL redirects to (3xx with a Location), without credentials.
+    """Create a read-only storage for the location that a URL redirects to, without credentials.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def redirect_storage(base_url: str) -> Storage:
 
 
 def open_public_url(url: str) -> Storage:
-    """Open the storage at a public URL to which a redirect led, without credentials."""
+    """Open the storage at the public URL to which a redirect pointed, without credentials."""
     scheme = urlsplit(url).scheme
     anonymous = {} if scheme.startswith("http") else {"anonymous": True}
     if scheme == "tigris":
@@ -205,7 +205,7 @@ def _make(make: Callable[..., Storage], given: dict[str, Any], options: dict[str
 def _check_options(
     make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the options with converted values; raise InvalidInputError for options that do not exist."""
+    """Convert the values of options to their types; raise InvalidInputError for unknown options."""
     parameters = inspect.signature(make).parameters
     allowed = [name for name in parameters if name not in given and not name.startswith("_")]
     for name in options:
@@ -220,7 +220,7 @@ def _check_options(
 
 
 def _convert_value(name: str, annotation: str, value: Any) -> Any:
-    """Convert the text of a query or a Spark option to the type of the option."""
+    """Convert the text of a URL query or Spark option to the type of the option."""
     if isinstance(value, str) and annotation.startswith("bool"):
         try:
             return _YES_NO[value.lower()]

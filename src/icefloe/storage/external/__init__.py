@@ -1,1 +1,1 @@
-"""Files outside the repository: access, byte ranges and versions."""
+"""External files, which contain virtual chunks: access, byte ranges and versions."""

@@ -1,4 +1,4 @@
-"""Access to files outside the repository, with secrets kept apart from the stored configuration."""
+"""Access to external files, which keeps secrets apart from the stored configuration."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.urls import storage_from_url
 
 _QUERY = re.compile(r"\?(?=[^/?]*=)")
-"""The start of a query. A `?` that is a wildcard in a pattern does not match."""
+"""Matches the start of a URL query, but not a `?` wildcard in a file name pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to files outside the repository: the store of a virtual chunk container, and its secret
-    credential."""
+    """Access to external files: the store configuration of a virtual chunk container, and its secret
+    credential.
+    """
 
     store: AnyObjectStoreConfig
     credential: AnyCredential = field(repr=False)
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split the URL of external files into the URL and its query, which contains access options."""
+    """Split the URL of external files into the URL proper and the access options in its query."""
     whole, *query = _QUERY.split(url, maxsplit=1)
     return whole, query[0] if query else ""
 
 
 def get_access(url: str, options: Mapping[str, Any]) -> Access:
-    """Return the access to external files in a bucket, container or web server, from `storage_from_url`
-    options."""
+    """Create the access to external files in a bucket, a container or on a web server, from
+    `storage_from_url` options.
+    """
     from icefloe.storage.object_store.clients import (  # importing obstore is slow
         AzurePlace,
         GcsPlace,
@@ -68,8 +70,8 @@ def get_access(url: str, options: Mapping[str, Any]) -> Access:
 
 
 def refuse_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreConfig:
-    """Return the access to external files if a configuration may contain it; raise InvalidInputError for
-    secrets.
+    """Return the access unchanged if a stored configuration may contain it; raise InvalidInputError if it
+    contains secrets.
     """
     if isinstance(store, ObjectStoreConfig.Http) and store.headers:
         raise InvalidInputError(

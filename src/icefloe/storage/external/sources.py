@@ -1,4 +1,4 @@
-"""Sources of virtual chunks: files of this machine, object stores and web servers."""
+"""External sources of virtual chunks: local files, object stores and web servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 
 
 
 def check_credential(container: VirtualChunkContainer, credential: AnyCredential | None) -> None:
-    """Raise StorageError if a credential does not fit the store of an external source."""
+    """Raise StorageError if a credential does not match the type of a store."""
     expected: tuple[type[Any], ...]
     match container.store:
         case ObjectStoreConfig.LocalFileSystem():
@@ -60,7 +60,7 @@ def check_credential(container: VirtualChunkContainer, credential: AnyCredential
 def open_source(
     container: VirtualChunkContainer, credential: AnyCredential | None, settings: StorageSettings
 ) -> ExternalSource:
-    """Create the external source of a virtual chunk container. No request is made yet."""
+    """Create the external source for a virtual chunk container. No request is sent yet."""
     url = urlsplit(container.url_prefix)
     store = container.store
     match store:
@@ -133,7 +133,7 @@ class ObjectSource(ExternalSource):
         return first if len(parts) == 1 else replace(first, data=b"".join(part.data for part in parts))
 
     def list_files(self, prefix: str) -> Iterator[tuple[str, Fetched]]:
-        """Yield the keys of an external source's files below a prefix of a bucket, with size and version."""
+        """Yield the key, size and version of every file below a prefix of the bucket."""
         for meta in self._storage.list_foreign(prefix):
             yield meta["path"], Fetched(b"", meta["size"], meta["e_tag"], meta["last_modified"])
 
@@ -143,7 +143,9 @@ class ObjectSource(ExternalSource):
 
 
 class FolderSource(ExternalSource):
-    """An external source of virtual chunks in files of this machine. Links out of its folder are rejected."""
+    """An external source of virtual chunks in local files. Links that point outside its folder are
+    rejected.
+    """
 
     answers_at_once = True
 
@@ -189,19 +191,21 @@ def _get_real_path(descriptor: int, path: str) -> str:
     """Return the path of an open file, after following all links."""
     try:
         return os.readlink(f"{_OPENED}/{descriptor}")
-    except OSError:  # outside Linux there is no such folder: follow the links again
+    except OSError:  # only on Linux; elsewhere, follow the links again
         return os.path.realpath(path)
 
 
 def _make_file_tag(status: os.stat_result) -> str:
-    """Return the etag that object_store, and so the official package and obstore, give a local file."""
+    """Return the etag that object_store (and therefore the official package and obstore) computes for a local
+    file.
+    """
     return f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
 
 
 def open_repository_storage(
     location: str, container: VirtualChunkContainer, credential: AnyCredential | None
 ) -> Storage:
-    """Open the read-only storage of a repository that is itself an external source of chunks."""
+    """Open the storage of a repository whose chunk objects are used as external files, for reading only."""
     from icefloe.storage.urls import storage_from_url
 
     if isinstance(container.store, ObjectStoreConfig.LocalFileSystem | ObjectStoreConfig.Http):

@@ -1,7 +1,7 @@
 """Check that credentials for a virtual chunk container are sent only to trusted servers.
 
-The author of a repository controls its stored configuration. An endpoint in it would receive the credentials
-of the readers.
+The author of a repository controls its stored configuration. Without this check, an endpoint named there
+would receive the credentials of readers.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _HARMLESS = frozenset(
         *("use_fabric_endpoint", "user_agent"),
     }
 )
-"""Options of Google's and Microsoft's stores that do not change who receives a request."""
+"""Options of Google and Azure stores that do not affect which server receives a request."""
 
 
 def find_foreign_endpoint(
     container: VirtualChunkContainer, credential: AnyCredential | None, storage: Storage
 ) -> str | None:
-    """Find an endpoint that would receive credentials and is not trusted, because only the configuration
-    names it.
+    """Find an untrusted endpoint that would receive credentials, because only the stored configuration names
+    it.
 
     Returns
     -------
@@ -76,19 +76,21 @@ def find_foreign_endpoint(
         case ObjectStoreConfig.Azure(opts):
             return _find_foreign_option(opts or {}, _MICROSOFT, credential, _find_location(storage))
         case _:
-            return None  # a folder or a web server, which receive no credentials
+            return None  # folders and web servers receive no credentials
     if _is_anonymous(credential) or options.anonymous:
         return None
     return _find_foreign_s3(options, provider, _find_location(storage))
 
 
 def is_same_endpoint(one: str, other: str) -> bool:
-    """Return True if two endpoint URLs lead to the same server, with or without default ports."""
+    """Return True if two endpoint URLs refer to the same server, with or without the default port."""
     return _normalize(one) == _normalize(other)
 
 
 def is_same_server(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
-    """Return True if two virtual chunk containers have the same endpoint, so that trust applies to both."""
+    """Return True if two virtual chunk containers use the same endpoint, so that trust in one extends to the
+    other.
+    """
     mine, yours = getattr(store, "options", None), getattr(other, "options", None)
     if not isinstance(mine, S3Options) or not isinstance(yours, S3Options):
         return store == other
@@ -98,7 +100,7 @@ def is_same_server(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> 
 
 
 def find_endpoint(store: AnyObjectStoreConfig) -> str:
-    """Return the server of a virtual chunk container if its options name one; otherwise an empty string."""
+    """Return the endpoint of a virtual chunk container if its options name one; otherwise an empty string."""
     match store:
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
             return options.endpoint_url or ""
@@ -112,7 +114,7 @@ def _find_foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place
     from icefloe.storage.object_store.clients import S3Place
 
     if options.region and not _REGION.fullmatch(options.region):
-        return f"https://s3.{options.region}.amazonaws.com"  # the host name is built from it
+        return f"https://s3.{options.region}.amazonaws.com"  # the host name is derived from it
     endpoint = options.endpoint_url
     if not endpoint or _is_at(endpoint, provider):
         return None
@@ -132,7 +134,7 @@ def _find_foreign_option(
     for spelled, value in options.items():
         name = _VENDORS.sub("", spelled.lower())
         if name in _ACCOUNTS and not _ACCOUNT.fullmatch(value):
-            return f"https://{value}.blob.core.windows.net"  # the host name is built from it
+            return f"https://{value}.blob.core.windows.net"  # the host name is derived from it
         if name in _HARMLESS or own.get(name) == value:
             continue
         if name not in _ENDPOINTS:
@@ -143,7 +145,7 @@ def _find_foreign_option(
 
 
 def _find_location(storage: Storage) -> Any:
-    """Return the location of a repository in an object store, or None."""
+    """Return the object store location of a repository; None if it is not in an object store."""
     return getattr(storage, "location", None)
 
 
@@ -162,7 +164,7 @@ def _is_at(endpoint: str, provider: re.Pattern[str]) -> bool:
 
 
 def _normalize(endpoint: str) -> tuple[str, str, str, str]:
-    """Split a URL into scheme, host, port and path, as clients interpret it."""
+    """Split a URL into scheme, host, port and path, the way clients interpret it."""
     try:
         url = urlsplit(endpoint)
         port = url.port or {"https": 443, "http": 80}.get(url.scheme)

@@ -36,7 +36,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class WebSource(ExternalSource):
-    """An external source of virtual chunks on a web server, below a URL prefix."""
+    """An external source of virtual chunks below a URL prefix on a web server."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class WebSource(ExternalSource):
         return target
 
     def _send_request(self, url: str, start: int, stop: int) -> Fetched | str:
-        """Send one request, and return the bytes or the target of a redirect."""
+        """Send one request. Return the bytes, or the target of a redirect."""
         headers = {**self._headers, "Range": f"bytes={start}-{stop - 1}"}
         try:
             with self._pool.response(url, headers) as response:
@@ -147,11 +147,11 @@ class WebSource(ExternalSource):
 
 
 class _TransientError(StorageError):
-    """An error after which another attempt may succeed."""
+    """An error that may disappear when the request is retried."""
 
 
 class _Pool:
-    """A pool of open connections to one server or its proxy."""
+    """A pool of open connections to one server, or to its proxy."""
 
     def __init__(self, options: Mapping[str, str], timeout_s: float) -> None:
         self._options = options
@@ -163,7 +163,9 @@ class _Pool:
 
     @contextlib.contextmanager
     def response(self, url: str, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
-        """Yield the response to a GET. Its connection is kept if the response was read to its end."""
+        """Yield the response to a GET request. The connection is reused if the response is read to its
+        end.
+        """
         parts = urlsplit(url)
         server = f"{parts.scheme}://{parts.netloc}"
         target = parts.path or "/"
@@ -193,7 +195,7 @@ class _Pool:
         finally:
             if connection is not None:
                 if response is not None:
-                    response.close()  # otherwise an exception that refers to it keeps the socket open
+                    response.close()  # otherwise an exception with a reference to it would keep the socket open
                 connection.close()
 
     def _take_connection(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:

@@ -1,1 +1,1 @@
-"""Storage in a local folder."""
+"""Storages in local folders."""

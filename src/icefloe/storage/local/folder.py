@@ -1,23 +1,25 @@
-"""Storage in a folder, with plain system calls: works in forked children and replaces refs atomically.
+"""Storage in a local folder, through plain system calls. It works in forked children and replaces refs
+atomically.
 
 Compare-and-swap. A writer writes the new content to a temporary file, locks the folder, compares the current
-content with the expected version, and renames the file. No update is lost between processes of one host,
-even with `unsafe_use_conditional_update=False`, which the official library stores for folders because it has
-no such operation. It writes unconditionally, so do not let both libraries write to a folder at the same time.
+content with the expected version, and renames the file. No update is lost between processes on one host, even
+with `unsafe_use_conditional_update=False`. The official library stores this setting for folders because it
+does not support conditional updates there. It writes unconditionally, so do not let both libraries write to a
+folder at the same time.
 
 The version is a hash of the content. Inode, time and size would be cheaper, but inodes are reused and the
-kernel's clock ticks in milliseconds, so two different contents can share them. Equal contents with equal
-versions do no harm: a change that was computed from one is valid for the other.
+kernel's clock ticks in milliseconds, so two different contents can share all three. It does no harm that
+equal contents have equal versions, because a change that was computed from one is also valid for the other.
 
 Durability. Unconditional writes are collected and synced together before the next conditional write, so that
-a ref never points to files that a power failure can destroy. `sync=False` leaves syncing to the operating
-system. The backup of a ref is a hard link, where the file system supports it.
+a ref never points to files that a power failure could destroy. `sync=False` leaves syncing to the operating
+system. The backup of a ref is a hard link if the file system supports it.
 
-Names on disk are percent-encoded like those of the official library (object_store's rules). A temporary file
-has the name of its target, `#` and digits; both libraries leave such names out of listings.
+File names are percent-encoded as in the official library (object_store's rules). The name of a temporary file
+is that of its target, followed by `#` and digits. Both libraries omit such files from listings.
 
 Links. A folder below the root that is a symbolic link can be read and written, but nothing is deleted through
-it: the files behind it may belong to others.
+it, because the files behind it may belong to someone else.
 """
 
 from __future__ import annotations
@@ -67,11 +69,13 @@ R = TypeVar("R")
 
 _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
-_MAX_PATH_BYTES = 4096 - len("#18446744073709551615")  # PATH_MAX of Linux, for a temporary file
+_MAX_PATH_BYTES = 4096 - len(
+    "#18446744073709551615"
+)  # Linux's PATH_MAX, minus room for a temporary file name
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _TEMPORARY_NAME = re.compile(r"#\d+$")
 _OWN_TEMPORARY_NAME = re.compile(r"(.+)#\d{17,20}")
-"""The names that `_write_aside` creates. Earlier versions did not pad the number."""
+"""Matches the names that `_write_aside` creates. Earlier releases did not pad the number."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
@@ -82,7 +86,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.
 
 
 class LocalStorage(Storage):
-    """A storage in a local folder. The folder is created with the first object.
+    """A storage in a local folder. The folder is created when the first object is written.
 
     Parameters
     ----------
@@ -91,7 +95,7 @@ class LocalStorage(Storage):
     settings
         Settings that override the defaults.
     sync
-        True if commits wait until the data is on disk.
+        True if commits sync the data to disk.
     """
 
     def __init__(
@@ -160,7 +164,7 @@ class LocalStorage(Storage):
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        # Hot path: calls and context managers would take as long as the system calls.
+        # Hot path: function calls and context managers would take as long as the system calls.
         if start < 0 or (stop is not None and stop < start):
             raise make_range_error(path, start, stop)
         try:
@@ -267,9 +271,10 @@ class LocalStorage(Storage):
     def _put_into_full(
         self, path: str, target: str, data: Buffer, condition: PutCondition, cause: OSError
     ) -> None:
-        """Write a file again after the disk was full, and delete expendable objects to make room for it.
+        """Repeat a write that failed because the disk was full, and delete expendable objects to make room
+        for it.
 
-        The lock is held all the time, so that no other process starts to use an object that is being deleted.
+        The lock is held throughout, so that no other process starts to use an object that is being deleted.
         """
         try:
             if cause.errno not in _FULL:
@@ -301,7 +306,7 @@ class LocalStorage(Storage):
         return aside
 
     def _write_into_full_disk(self, write: Callable[[], R]) -> R:
-        """Repeat a write, and delete an expendable object each time the disk is full."""
+        """Repeat a write, deleting one expendable object each time the disk is full."""
         while True:
             try:
                 return write()
@@ -341,7 +346,7 @@ class LocalStorage(Storage):
         except FileNotFoundError:
             self._make_folders(os.path.dirname(folder))
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)  # once: some file systems report "not found" even if the parent exists
+                os.mkdir(folder)  # retry once: some file systems report "not found" even if the parent exists
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
@@ -418,7 +423,9 @@ class LocalStorage(Storage):
     def _temporary_files(
         self, folders: Sequence[str], is_own_path: Callable[[str], bool]
     ) -> Iterator[tuple[str, str]]:
-        """Find the temporary files of this class: their keys and their paths on disk."""
+        """Find the temporary files that this class has written. Yield the keys of their targets and their
+        paths on disk.
+        """
         found = [_list_without_links(self._root, "", deep=False)]
         found += [_list_without_links(f"{self._root}/{folder}", f"{folder}/") for folder in folders]
         for key, file in itertools.chain.from_iterable(found):
@@ -427,7 +434,7 @@ class LocalStorage(Storage):
                 yield key, file
 
     def _to_file_path(self, path: str) -> str:
-        if _PLAIN_PATH.fullmatch(path):  # nearly all paths: chunks and manifests
+        if _PLAIN_PATH.fullmatch(path):  # the case for nearly all paths: chunks and manifests
             return f"{self._root}/{path}"
         return f"{self._root}/{encode_key(check_path(path))}"
 
@@ -444,7 +451,7 @@ class LocalStorage(Storage):
             self._unsynced.sync()
 
     def _write_if(self, path: str, target: str, data: Buffer, condition: PutCondition) -> None:
-        """Write a file if a condition holds, after all previous writes are durable."""
+        """Write a file if a condition holds, after making all previous writes durable."""
         aside, descriptor = self._write_aside(target, data)
         try:
             if self._sync:
@@ -478,7 +485,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def _translate_errors(self, path: str, *, writing: bool = False) -> Iterator[None]:
-        """Convert errors of the operating system to errors of icefloe."""
+        """Convert operating system errors to icefloe errors."""
         try:
             yield
         except OSError as cause:
@@ -496,14 +503,18 @@ class LocalStorage(Storage):
 
 
 class PlainFolder(LocalStorage):
-    """A local storage whose files have the names of the objects, without the encoding of repositories."""
+    """A local storage whose file names are the object names, without the percent-encoding used in
+    repositories.
+    """
 
     def _to_file_path(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
 
 
 def _list_without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield keys and paths of all files in a folder and below. Links are neither followed nor included."""
+    """Yield the keys and paths of all files in a folder and its subfolders. Links are neither followed nor
+    included.
+    """
     if deep and os.path.islink(folder):
         return
     try:
@@ -524,7 +535,7 @@ def _unpickle(cls: type[LocalStorage], root: str, settings: StorageSettings, syn
 
 
 def _iterate_lazily(items: Callable[[], Iterator[str]]) -> Iterator[str]:
-    """Call a function when its first item is requested."""
+    """Call a function only when its first item is requested."""
     yield from items()
 
 
@@ -538,7 +549,7 @@ def _check_condition(path: str, target: str, condition: PutCondition) -> None:
 
 
 def _put_in_place(path: str, aside: str, target: str, condition: PutCondition) -> None:
-    """Rename a temporary file to its target if the condition holds."""
+    """Rename a temporary file to its target name if the condition holds."""
     if isinstance(condition, Unchanged):
         if not _has_version(target, condition.version):
             raise ConditionNotMetError(path, condition)
@@ -579,9 +590,10 @@ def _has_version(file: str, version: Version) -> bool:
 def _walk(
     folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all objects in a folder and below, also behind links, as the official library does.
+    """Yield all objects in a folder and its subfolders. Links are followed, as in the official library.
 
-    A link to one of the folders above it (`above`: devices and inodes) is not followed.
+    A link to one of its own parent folders is not followed. `above` contains the devices and inodes of these
+    folders.
     """
     try:
         status = os.stat(folder)
@@ -599,7 +611,7 @@ def _walk(
 def _objects_in(
     folder: str, prefix: str, folders: list[os.DirEntry[str]] | None = None
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the objects of one folder while it is read, because there may be millions. Subfolders are
+    """Yield the objects in one folder while reading it, because there may be millions. Subfolders are
     appended to `folders`.
     """
     try:
@@ -619,13 +631,13 @@ def _objects_in(
             except OSError:
                 if not entry.is_symlink() and os.path.lexists(entry.path):
                     raise
-                # Deleted meanwhile, or a link that leads nowhere.
+                # Deleted meanwhile, or a broken link.
 
 
 def _split_parts(
     found: Iterator[tuple[str, os.stat_result]],
 ) -> Iterator[tuple[list[str], list[int], list[int]]]:
-    """Yield keys, sizes and times in nanoseconds of objects, in parts."""
+    """Yield the keys, sizes and times (in nanoseconds) of objects in parts of limited size."""
     while True:
         keys: list[str] = []
         sizes: list[int] = []
@@ -653,7 +665,7 @@ def _open(file: str) -> Iterator[int]:
 
 
 def read_range(descriptor: int, start: int, stop: int) -> bytes:
-    """Read a byte range of a file in a local folder; return fewer bytes if the file ends before."""
+    """Read a byte range of a local file. Fewer bytes are returned if the file ends earlier."""
     data = os.pread(descriptor, stop - start, start)
     if len(data) < stop - start and data:  # the kernel returns at most 2 GiB at a time
         parts = [data]

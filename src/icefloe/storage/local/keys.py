@@ -1,4 +1,4 @@
-"""Names of objects on disk, encoded like those of Rust's object_store and the official library.
+"""File names for object keys, encoded as in Rust's object_store and the official library.
 
 Non-ASCII characters, control characters and some punctuation are percent-encoded. Keys in S3 are not encoded.
 """
@@ -12,12 +12,12 @@ _ENCODED = re.compile(r"""[^\x20-\x7e]|["#%*<>?\[\\\]^`{|}~]""")
 
 
 def encode_key(key: str) -> str:
-    """Encode the key of an object as the name of a local file."""
+    """Encode an object key as a local file name."""
     return _ENCODED.sub(_percent_encode, key)
 
 
 def decode_key(name: str) -> str:
-    """Decode the name of a local file to the key of an object."""
+    """Decode a local file name to an object key."""
     return unquote(name) if "%" in name else name
 
 

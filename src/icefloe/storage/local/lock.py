@@ -1,4 +1,4 @@
-"""A lock on a folder between processes and threads of one host. The kernel releases it if its holder dies."""
+"""A lock on a folder, for processes and threads on one host. The kernel releases it if its holder dies."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from collections.abc import Iterator
 from icefloe.errors import ErrorKind, StorageError
 
 LOCK_FILE = ".icefloe.lock"
-"""Created only where a folder itself cannot be locked, for example on NFS."""
+"""The name of the lock file. It is created only where the folder itself cannot be locked, for example on
+NFS.
+"""
 
 _FOLDER_NOT_LOCKABLE = {errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR, errno.ENOSYS}
 
 
 @contextlib.contextmanager
 def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
-    """Lock a local folder within the block, after waiting for other holders of the lock.
+    """Lock a local folder for the duration of the `with` block. Wait for other holders first.
 
-    The lock is on the descriptor of the folder, so that no lock file is left behind. With `sync`, the folder
-    is synced after the lock is released, when others may already continue.
+    The lock is held on the folder's descriptor, so that no lock file is left behind. With `sync`, the folder
+    is synced after the lock is released, so that other holders can already continue.
     """
     if sys.platform == "win32":
         raise StorageError(
             "safe commits to a local folder need a POSIX system", kind=ErrorKind.STORAGE_CONFIG
         )
-    import fcntl  # does not exist on all platforms
+    import fcntl  # not available on all platforms
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -35,7 +37,7 @@ def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
-            # Closing is not enough: a child that was forked meanwhile has a copy of the descriptor.
+            # Closing is not enough, because a child that was forked meanwhile has a copy of the descriptor.
             fcntl.flock(locked, fcntl.LOCK_UN)
             if locked != descriptor:
                 os.close(locked)
@@ -46,7 +48,7 @@ def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
 
 
 def _acquire_lock(descriptor: int, folder: str) -> int:
-    """Lock the folder, or a file in it, and return the locked descriptor."""
+    """Lock the folder, or a lock file in it, and return the locked descriptor."""
     import fcntl
 
     try:

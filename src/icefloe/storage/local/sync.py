@@ -1,6 +1,6 @@
-"""Sync files that were written to a folder: one by one, or in parallel if that is faster.
+"""Sync files that were written to a folder, one by one or, if that is faster, in parallel.
 
-An idle disk syncs a small file faster than work can be passed to a thread. A busy disk makes writers wait,
+An idle disk syncs a small file faster than a thread could take over the work. A busy disk makes writers wait,
 but serves many of them in the time of one.
 """
 
@@ -21,7 +21,7 @@ _MIN_PARALLEL_FILES = 32
 
 
 class Unsynced:
-    """The local files and folders that were changed since the last sync."""
+    """The local files and folders that have changed since the last sync."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
@@ -31,23 +31,23 @@ class Unsynced:
         self._pid = os.getpid()
 
     def add(self, file: str) -> int:
-        """Add a local file to sync, and return the number of files."""
+        """Register a changed file, and return the number of files to sync."""
         self._renew_locks_after_fork()
         with self._adding:
             self._files.add(file)
             return len(self._files)
 
     def add_folder(self, folder: str) -> None:
-        """Add a local folder to sync, in which another was created."""
+        """Register a folder in which a subfolder was created."""
         self._renew_locks_after_fork()
         with self._adding:
             self._folders.add(folder)
 
     def sync(self, aside: int | None = None) -> None:
-        """Sync all changed local files and their folders, and the open descriptor of a temporary file.
+        """Sync all changed files and their folders, and optionally the open descriptor of a temporary file.
 
-        Only one caller at a time: a caller that finds nothing to sync must wait for the one that took the
-        files.
+        Only one caller syncs at a time: a caller that finds nothing to sync must still wait for the one that
+        is syncing its files.
         """
         self._renew_locks_after_fork()
         with self._syncing:
@@ -58,13 +58,15 @@ class Unsynced:
             sync_all([*([] if aside is None else [aside]), *files, *folders])
 
     def _renew_locks_after_fork(self) -> None:
-        """Replace the locks in a forked child, where no thread would release an inherited one."""
+        """Replace the locks in a forked child, where no thread would release an inherited lock."""
         if self._pid != os.getpid():
             self._adding, self._syncing, self._pid = threading.Lock(), threading.Lock(), os.getpid()
 
 
 def sync_all(entries: Iterable[int | str]) -> None:
-    """Sync local files and folders, by descriptor or name. Threads are used if they are slow or many."""
+    """Sync local files and folders, given by descriptor or name. Threads are used if there are many, or if
+    syncing is slow.
+    """
     left = deque(entries)
 
     def sync_next() -> bool:

@@ -1,8 +1,8 @@
 """AWS profiles from `~/.aws/config` and `~/.aws/credentials`.
 
-obstore supports the environment and the roles of instances and containers, but not these files. This module
-reads keys and regions from them, and runs the program that a profile names for its keys. SSO and roles are
-not supported.
+obstore supports environment variables and the roles of instances and containers, but not these files. This
+module reads keys and regions from them, and runs the `credential_process` of a profile. SSO and assumed roles
+are not supported.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 
 _PROCESS: Final = "credential_process"
 _PROCESS_TIMEOUT_S: Final = 60
-_READ_AGAIN_AFTER: Final = timedelta(minutes=15)  # other programs renew the keys in the files
+_READ_AGAIN_AFTER: Final = timedelta(minutes=15)  # other programs may renew the keys in the files
 
 
 def read_region_from_env() -> str | None:
-    """Return the region of the current AWS profile; None if the environment has a region, which takes
-    precedence."""
+    """Return the region of the current AWS profile; None if the environment sets a region, which takes
+    precedence.
+    """
     if os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return None
     return _profile_from_env().get("region")
@@ -43,7 +44,7 @@ def has_profile_keys_from_env() -> bool:
 
 
 def read_profile_keys() -> S3StaticCredentials:
-    """Return the keys of the current AWS profile, with an expiration time after which they are read again."""
+    """Return the keys of the current AWS profile. They expire after a while, so that they are read again."""
     found = _profile_from_env()
     if _PROCESS in found and "aws_access_key_id" not in found:
         return _read_keys_of_process(found[_PROCESS])
@@ -57,7 +58,7 @@ def read_profile_keys() -> S3StaticCredentials:
 
 
 def _read_keys_of_process(command: str) -> S3StaticCredentials:
-    """Return the keys that a program prints as JSON, with their expiration time."""
+    """Run a credential program, and return the keys and the expiration time that it prints as JSON."""
     answer = _run_process(command)
     try:
         if answer["Version"] != 1:
@@ -94,7 +95,9 @@ def _run_process(command: str) -> Any:
 
 
 def _make_no_keys_error(reason: str) -> InvalidInputError:
-    """Return the error without the command and its output, because both may contain secrets."""
+    """Return the error for a failed credential program. It omits the command and its output, because both may
+    contain secrets.
+    """
     return InvalidInputError(
         f"the credential_process of the AWS profile {reason}; run it yourself to see why",
         kind=ErrorKind.INVALID_CREDENTIALS,
@@ -102,7 +105,9 @@ def _make_no_keys_error(reason: str) -> InvalidInputError:
 
 
 def _profile_from_env() -> dict[str, str]:
-    """Return the settings of the profile in AWS_PROFILE. Those in the credentials file have precedence."""
+    """Return the settings of the profile named by AWS_PROFILE. Those in the credentials file take
+    precedence.
+    """
     name = os.environ.get("AWS_PROFILE") or "default"
     config = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
     credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
@@ -119,7 +124,7 @@ def _read_settings(path: str, *sections: str) -> Mapping[str, str]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return {}
     except (configparser.Error, UnicodeDecodeError):
-        # Messages of the parser quote the file, which contains secrets.
+        # The parser's messages quote the file, which contains secrets.
         raise StorageError(
             f"{file} is not a valid AWS configuration file; correct it, or name another one with "
             "AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE",

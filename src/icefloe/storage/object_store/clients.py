@@ -1,7 +1,7 @@
-"""obstore clients, created from descriptions of locations that can be pickled.
+"""obstore clients, created from picklable descriptions of locations.
 
-obstore has its own threads, which do not survive a fork. Using a client in a forked child of a process that
-used one raises an error.
+obstore has its own threads, which do not survive a fork. If a process has used a client, using one in a
+forked child raises an error.
 """
 
 from __future__ import annotations
@@ -90,12 +90,14 @@ class ClientRole(Enum):
 
     READ = "read"
     WRITE = "write"
-    SWAP = "swap"  # conditional writes: retried in `conditional_writes`, which recognizes its own writes
+    SWAP = "swap"  # retried in `conditional_writes`, which recognizes its own writes
 
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The additional HTTP headers of object store clients. Headers of a role override those of both roles."""
+    """Additional HTTP headers for object store clients. Headers for reads or writes override those for all
+    requests.
+    """
 
     both: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
@@ -110,13 +112,13 @@ class Headers:
                 raise ValueError(f"invalid HTTP header value for {name!r}: expected printable characters")
 
     def of(self, role: ClientRole) -> dict[str, str]:
-        """Return the HTTP headers for the requests of one object store client."""
+        """Return the HTTP headers for a client with the given role."""
         return {**self.both, **(self.read if role is ClientRole.READ else self.write)}
 
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """The S3 location of an object store client: a prefix in a bucket."""
+    """The location of a storage in S3: a prefix in a bucket."""
 
     bucket: str
     prefix: str
@@ -152,16 +154,16 @@ class S3Place:
 
     @property
     def is_amazon(self) -> bool:
-        """True if the client's S3 store is Amazon's."""
+        """True if the location is in Amazon S3 rather than an S3-compatible store."""
         return not self.endpoint or (urlsplit(self.endpoint).hostname or "").endswith(".amazonaws.com")
 
     @property
     def endpoint(self) -> str | None:
-        """The endpoint of the S3 client's requests; None for Amazon's own."""
+        """The endpoint that receives requests; None for Amazon's own."""
         return self.options.endpoint_url or _endpoint_from_env()
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the S3 client's location to display."""
+        """Return the parts of the S3 location for display."""
         shown = {"type": "S3", "bucket": self.bucket, "prefix": self.prefix}
         shown["region"] = self.options.region or ""
         shown["endpoint_url"] = _strip_password(self.options.endpoint_url or "")
@@ -169,7 +171,7 @@ class S3Place:
         return {key: value for key, value in shown.items() if value}
 
     def source(self) -> CredentialSource:
-        """Return the source of the S3 client's credentials."""
+        """Return the source of credentials for the S3 client."""
         match self.credentials:
             case S3Credentials.Static(credentials):
                 return CredentialSource.of(lambda: credentials, _s3_dict)
@@ -182,7 +184,7 @@ class S3Place:
 
 @dataclass(frozen=True, slots=True)
 class GcsPlace:
-    """The description of a Google Cloud Storage client's location: a prefix in a bucket."""
+    """The location of a storage in Google Cloud Storage: a prefix in a bucket."""
 
     bucket: str
     prefix: str
@@ -197,7 +199,7 @@ class GcsPlace:
     def client(
         self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create an obstore client for a prefix in a bucket of Google Cloud Storage."""
+        """Create an obstore client for a prefix in a Google Cloud Storage bucket."""
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
@@ -212,11 +214,11 @@ class GcsPlace:
         return GCSStore(self.bucket, **_make_common_arguments(self, settings, role, config, client, source))
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the Google Cloud client's location to display."""
+        """Return the parts of the Google Cloud Storage location for display."""
         return {"type": "GCS", "bucket": self.bucket, **({"prefix": self.prefix} if self.prefix else {})}
 
     def source(self) -> CredentialSource:
-        """Return the source of the Google Cloud client's credentials."""
+        """Return the source of credentials for the Google Cloud Storage client."""
         match self.credentials:
             case GcsCredentials.Static(GcsStaticCredentials.BearerToken(token)):
                 return CredentialSource.of(lambda: GcsBearerCredential(token), _gcs_dict)
@@ -229,7 +231,7 @@ class GcsPlace:
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """The description of an Azure Blob Storage client's location: a prefix in a container."""
+    """The location of a storage in Azure Blob Storage: a prefix in a container."""
 
     account: str
     container: str
@@ -244,7 +246,7 @@ class AzurePlace:
     def client(
         self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create an obstore client for a prefix in a container of Azure Blob Storage."""
+        """Create an obstore client for a prefix in an Azure Blob Storage container."""
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
@@ -253,12 +255,12 @@ class AzurePlace:
         return AzureStore(self.container, account_name=self.account, **common)
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the Azure client's location to display."""
+        """Return the parts of the Azure location for display."""
         shown = {"type": "Azure", "account": self.account, "container": self.container, "prefix": self.prefix}
         return {key: value for key, value in shown.items() if value}
 
     def source(self) -> CredentialSource:
-        """Return the source of the Azure client's credentials."""
+        """Return the source of credentials for the Azure client."""
         match self.credentials:
             case AzureCredentials.Static(credentials):
                 return CredentialSource.of(lambda: credentials, _azure_dict)
@@ -275,7 +277,7 @@ class AzurePlace:
 
 @dataclass(frozen=True, slots=True)
 class HttpPlace:
-    """The description of a read-only web client's location: a folder of a web server."""
+    """The location of a read-only storage on a web server: a folder."""
 
     url: str = field(repr=False)
     config: Mapping[str, str] = field(repr=False)
@@ -285,7 +287,7 @@ class HttpPlace:
     def client(
         self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create an obstore client for a folder of a web server."""
+        """Create an obstore client for a folder on a web server."""
         _, client = _split_options(self.config)
         if urlsplit(self.url).scheme == "http":
             client.setdefault("allow_http", True)
@@ -296,20 +298,22 @@ class HttpPlace:
         )
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the web client's location to display."""
+        """Return the parts of the web location for display."""
         return {"type": "HTTP", "url": _strip_password(self.url)}
 
     def source(self) -> CredentialSource:
-        """Return an empty source of credentials, because clients of web servers receive headers instead."""
+        """Return an empty source of credentials, because web clients send headers instead."""
         return CredentialSource(None)
 
 
 _NAME = re.compile(r"[\w.:/%~;,=+!$&'()*-]*", re.ASCII)
-"""Characters that the clients accept in a bucket name. Any other character makes them panic."""
+"""Matches bucket names that obstore accepts. It panics on any other character."""
 
 
 def _check_name(name: str) -> None:
-    """Raise an error for a bucket name that cannot be part of a URL, or that contains keys from a URL."""
+    """Raise an error for a bucket name that cannot be part of a URL, or that contains credentials from a
+    malformed URL.
+    """
     _, at, rest = name.rpartition("@")
     if at or (":" in name and not name.startswith("arn:")):  # KEY:SEC/RET@bucket ends at the slash
         raise StorageError(
@@ -327,10 +331,11 @@ Place: TypeAlias = S3Place | GcsPlace | AzurePlace | HttpPlace
 
 
 class CredentialSource:
-    """A source of credentials for obstore clients that keeps its exceptions: obstore only passes on their
-    text.
+    """A source of credentials for obstore clients. It keeps its exceptions, because obstore reports only
+    their text.
 
-    Static credentials use it as well: obstore would complete given keys with a token of the environment.
+    Static credentials use it as well, because obstore would otherwise combine them with a token from the
+    environment.
     """
 
     def __init__(self, get: Callable[[], dict[str, Any]] | None) -> None:
@@ -339,13 +344,16 @@ class CredentialSource:
 
     @classmethod
     def of(cls, get: Callable[[], Any], to_dict: Callable[[Any], dict[str, Any]]) -> CredentialSource:
-        """Create a source of credentials for obstore clients from a function and a conversion of its
-        result."""
+        """Create a source of credentials from a function that returns credentials, and a function that
+        converts the result for obstore.
+        """
         return cls(lambda: to_dict(get()))
 
     @property
     def provider(self) -> Any:
-        """The function that obstore calls for credentials; None if obstore should look for them itself."""
+        """The function that obstore calls to get credentials; None if obstore should look for credentials
+        itself.
+        """
         return None if self._get is None else self._provide
 
     def _provide(self) -> dict[str, Any]:
@@ -358,8 +366,9 @@ class CredentialSource:
 
 
 def check_process() -> None:
-    """Raise StorageError if this process was forked from one that used obstore, whose calls would
-    hang here."""
+    """Raise StorageError if this process was forked from one that had used obstore, because calls to obstore
+    would hang.
+    """
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()
@@ -372,7 +381,7 @@ def check_process() -> None:
 
 
 def make_user_agent(attribution: Attribution | None) -> str:
-    """Return the User-Agent of all requests of object store clients."""
+    """Return the User-Agent header for requests to object stores."""
     return (attribution or Attribution()).user_agent(f"icefloe/{__version__}")
 
 
@@ -385,8 +394,9 @@ def _client_options(
 ) -> dict[str, Any]:
     """Return the options of the HTTP client.
 
-    By default obstore ends any request after 30 seconds, even while bytes arrive. Here reads end when no byte
-    arrives for a while; for writes only the total time can be limited, and slow connections need longer.
+    By default, obstore aborts any request after 30 seconds, even while data arrives. Here, reads time out
+    only when no data arrives for a while. For writes, only the total time can be limited, and slow
+    connections need longer.
     """
     timeout_ms = settings.operation_attempt_timeout_ms
     if timeout_ms is None:
@@ -411,7 +421,7 @@ def _make_common_arguments(
     client: dict[str, Any],
     source: CredentialSource,
 ) -> dict[str, Any]:
-    """Return the arguments that the stores of all providers share."""
+    """Return the arguments that are common to obstore's stores for all providers."""
     return {
         "prefix": place.prefix or None,
         "config": config,
@@ -433,9 +443,7 @@ def _retry_config(settings: EffectiveStorageSettings, role: ClientRole) -> dict[
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into options of the store and options of its HTTP client, which obstore expects
-    separately.
-    """
+    """Split options into store options and HTTP client options, which obstore expects separately."""
     store: dict[str, Any] = {}
     client: dict[str, Any] = {}
     for key, value in options.items():
@@ -449,7 +457,7 @@ def _split_options(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str
 
 
 def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
-    """Return the endpoint for obstore, and whether the bucket is part of the host name."""
+    """Return the endpoint for obstore, and True if the bucket is part of the host name."""
     virtual_hosted = not options.force_path_style and "." not in bucket
     if not options.endpoint_url:
         return None, virtual_hosted
@@ -460,7 +468,7 @@ def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
 
 
 def _get_checksum_name(algorithm: ChecksumAlgorithm) -> str:
-    """Return obstore's name of a checksum algorithm."""
+    """Return obstore's name for a checksum algorithm."""
     try:
         return _CHECKSUMS[algorithm]
     except KeyError:
@@ -472,7 +480,7 @@ def _get_checksum_name(algorithm: ChecksumAlgorithm) -> str:
 
 
 def _endpoint_from_env() -> str | None:
-    """Return the endpoint that obstore uses by default."""
+    """Return the endpoint that obstore would take from the environment."""
     return next((os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
 
 
@@ -530,6 +538,6 @@ def _strip_password(url: str) -> str:
 
 
 def make_local_object_store() -> Any:
-    """Return an obstore store with all files of this machine, for libraries that expect one."""
+    """Return an obstore store for the local file system, for libraries that expect an obstore store."""
     check_process()
     return LocalStore()

@@ -1,10 +1,10 @@
 """Conditional writes to object stores, and detection of our own write after a lost response.
 
-The response to a write may be lost. The client then knows neither success nor failure, and its next attempt
-fails because of its own write. So every conditional write stores an id in the metadata of the object; when a
-write is refused or its response is lost, the object is read back, and the id shows whether the write was
-ours. Where objects have no metadata, the content is compared, but only after a lost response: without one,
-a rejected write was certainly not ours.
+The response to a write may be lost. The client then does not know if the write succeeded, and its next
+attempt may fail because of its own write. So every conditional write stores an id in the object metadata.
+When a write is rejected or its response is lost, the object is read back, and the id shows if the write was
+ours. Where objects have no metadata, the content is compared, but only after a lost response: if no response
+was lost, a rejected write was certainly not ours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WRITE_ID = "icechunkwriteid"
 
 
 class RefusedError(StorageError):
-    """Error raised when the object store refuses a conditional write, because its condition does not hold."""
+    """Error raised when the object store rejects a conditional write, because its condition does not hold."""
 
 
 class UnchangedError(StorageError):
@@ -43,11 +43,11 @@ class UnchangedError(StorageError):
 
 
 class UncertainError(StorageError):
-    """Error raised when a response was lost: the conditional write may have succeeded, and can be retried."""
+    """Error raised when a response was lost. The conditional write may have succeeded, and can be retried."""
 
 
 class Swap:
-    """A conditional write to an object store, with its retries."""
+    """A conditional write to an object store, including retries."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Swap:
         raise ConditionNotMetError(self._path, self._condition)
 
     def _put_with_bare_etag(self) -> Version:
-        """Retry with an unquoted etag, which Ceph expects; the object itself has not changed."""
+        """Retry with an unquoted etag, which Ceph expects. The object itself has not changed."""
         self._storage._unquoted_etags = True
         try:
             return self._put()
@@ -130,7 +130,7 @@ class Swap:
             raise ConditionNotMetError(self._path, self._condition) from None
 
     def _read_back(self) -> Version | None:
-        """Return the version of the object if this writer wrote it."""
+        """Read the object back, and return its version if this writer wrote it; None otherwise."""
         storage = self._storage
         try:
             with storage._translate_errors(self._path):
@@ -158,7 +158,5 @@ class Swap:
 
 
 def get_version(meta: Mapping[str, Any]) -> Version:
-    """Return the version of an object for conditional writes, from the response of obstore to a write or
-    read.
-    """
+    """Extract the version of an object from obstore's response to a read or write."""
     return Version(meta.get("e_tag"), meta.get("version"))

@@ -1,7 +1,8 @@
-"""Check once per location and process that a server refuses conditional writes whose condition does not hold.
+"""Check, once per location and process, that a server rejects writes whose condition does not hold.
 
-Some servers with the API of S3 accept conditions and ignore them. `probe` examines a storage thoroughly; this
-module makes only the check that is needed before the first commit: that an invalid write is rejected.
+Some S3-compatible servers accept conditions but ignore them. `probe` examines a storage thoroughly. This
+module makes only the check that is needed before the first commit: that a write is rejected if its condition
+does not hold.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ _trusted: set[tuple[str, bool, bool]] = set()
 
 
 def require_conditions(storage: Storage, place: str) -> None:
-    """Raise StorageError if the object store ignores the conditions of writes, tested once per location and
+    """Raise StorageError if the object store ignores write conditions. The test runs once per location and
     process.
 
-    The check uses an object of its own, which is deleted afterwards. Conditions that the settings
-    disable are not checked, but logged as a warning: a user who disables them promises a single writer.
+    The check uses a separate object, which is deleted afterwards. If the settings disable conditions, they
+    are not checked, and a warning is logged: a user who disables them guarantees that there is only one
+    writer.
     """
     settings = storage.settings
     wanted = (place, settings.use_conditional_create, settings.use_conditional_update)
@@ -38,7 +40,7 @@ def require_conditions(storage: Storage, place: str) -> None:
 def _try(storage: Storage, settings: EffectiveStorageSettings, place: str) -> None:
     path = f"icefloe-probe-{uuid.uuid4().hex}/conditions"
     written = storage.put(path, b"first")
-    # An etag of the same form, so that the server does not refuse it as malformed.
+    # An etag of the same form, so that the server does not reject it as malformed.
     other = replace(written, e_tag=f'"{uuid.uuid4().hex}"')
     try:
         if settings.use_conditional_create and accepts(storage, path, b"second", ABSENT):

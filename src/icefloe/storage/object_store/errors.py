@@ -1,4 +1,4 @@
-"""Translate errors of object stores to messages with the cause and the remedy."""
+"""Translate object store errors into messages that state the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -44,21 +44,24 @@ _BY_TEXT: Final = {
 
 
 def find_server_code(text: str) -> str:
-    """Find the error code in an error response of an S3 or Azure server; an empty string if there is none."""
+    """Find the error code in the error response of an S3 or Azure server; return an empty string if there is
+    none.
+    """
     found = _CODE.search(text)
     return found[1] if found else ""
 
 
 def explain_failure(path: str, place: str, text: str) -> str:
-    """Describe an error of an object store: the object, cause and remedy, the server's message, the
-    location."""
+    """Describe an object store error: the object, the cause and remedy, the server's message, and the
+    location.
+    """
     code = find_server_code(text)
     advice = _BY_CODE.get(code) or next((advice for sign, advice in _BY_TEXT.items() if sign in text), "")
     return ": ".join(part for part in (path, advice, f"{_extract_message(text, code)}, in {place}") if part)
 
 
 def _extract_message(text: str, code: str) -> str:
-    """Return the message of the server without secrets."""
+    """Return the server's error message, without secrets."""
     said = _MESSAGE.search(text)
     if code:
         return f"{code}, {said[1].strip()}" if said and said[1].strip() else code

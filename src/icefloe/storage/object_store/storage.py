@@ -1,6 +1,7 @@
-"""Storage in S3 and compatible stores, Google Cloud, Azure and, read-only, on web servers, through obstore.
+"""Storage in S3-compatible stores, Google Cloud Storage, Azure and, read-only, on web servers, through
+obstore.
 
-Only this module and its neighbours translate exceptions of obstore.
+Only this package translates obstore exceptions.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ class ObjectStorage(Storage):
     settings
         Settings that override the defaults.
     read_only
-        Refuse writes.
+        Reject writes.
     attribution
-        The software, workload and principal to name in requests.
+        The software, workload and principal to name in the User-Agent of requests.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class ObjectStorage(Storage):
 
     @property
     def location(self) -> Place:
-        """The location of an object storage with all options. May contain secrets."""
+        """The location of the storage with all options. May contain secrets."""
         return self._place
 
     @property
@@ -182,9 +183,9 @@ class ObjectStorage(Storage):
         return list(self._executor.map(Task(lambda r: self.get_range(path, *r), "byte ranges"), ranges))
 
     def get_foreign(self, key: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any]]:
-        """Read bytes of an external file through an object storage, with its size and version.
+        """Read bytes of an external file in the same bucket, with its size and version.
 
-        The key is a key of the store. Fewer bytes are returned if the object ends.
+        `key` is relative to the root of the object store. Fewer bytes are returned if the file ends earlier.
         """
         with self._translate_errors(key):
             client = self._client(ClientRole.READ)
@@ -197,7 +198,7 @@ class ObjectStorage(Storage):
                 return b"", obstore.head(client, key)
 
     def list_foreign(self, folder: str) -> Iterator[Mapping[str, Any]]:
-        """Yield size and version of external files below a folder, through an object storage."""
+        """Yield the key, size and version of each external file below a folder."""
         with self._translate_errors(folder):
             client = self._client(ClientRole.READ)
             for page in obstore.list(client, folder.strip("/") or None, chunk_size=_LIST_PAGE):
@@ -302,7 +303,7 @@ class ObjectStorage(Storage):
 
     def _get_parts(self, path: str, start: int, stop: int, version: Version | None) -> bytes:
         parts = split_range(start, stop, self.settings)
-        if len(parts) == 1:  # nearly all chunks
+        if len(parts) == 1:  # the case for nearly all chunks
             return self._get_part(path, parts[0], version)
         return b"".join(
             self._executor.map(Task(lambda part: self._get_part(path, part, version), "byte ranges"), parts)
@@ -379,7 +380,7 @@ class ObjectStorage(Storage):
 
     @contextlib.contextmanager
     def _translate_errors(self, path: str) -> Iterator[None]:
-        """Convert errors of obstore to errors of icefloe."""
+        """Convert obstore errors to icefloe errors."""
         try:
             try:
                 yield
@@ -420,7 +421,7 @@ class ObjectStorage(Storage):
 
 
 def _hide_secrets(error: Exception) -> None:
-    """Redact the text of an obstore error, which stays attached to the new error as its context."""
+    """Redact secrets in an obstore error, which stays attached to the new error as its context."""
     if not isinstance(error, IcechunkError):
         error.args = tuple(redact(each) if isinstance(each, str) else each for each in error.args)
 
