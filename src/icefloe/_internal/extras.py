@@ -41,9 +41,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def format_install_command(package: str, *others: str) -> str:
-    """Return the command that installs a missing package of an extra, together with all other missing
-    packages of that extra.
-    """
+    """Return the command that installs a missing package, and those of the `others` that are also missing."""
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
     return f"pip install {' '.join(repr(_read_requirements().get(name.lower(), name)) for name in missing)}"
 

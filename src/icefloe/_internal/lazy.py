@@ -34,9 +34,7 @@ def attach_stub(
         try:
             value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
         except ModuleNotFoundError as error:
-            from icefloe._internal.extras import (
-                find_missing_package,
-            )  # imported late, to keep the import of the package fast
+            from icefloe._internal.extras import find_missing_package  # imported late, for fast imports
 
             if (missing := find_missing_package(error, *needs)) is None:
                 raise

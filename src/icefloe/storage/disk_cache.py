@@ -5,7 +5,7 @@ temporary file and renamed, and the checksum is verified by each read. So after 
 failure or disk damage, data is requested from the source again, and wrong bytes are never returned.
 
 Entries are distributed over 256 folders by key. The file `state` records the number of bytes in each folder,
-so that a writer that needs room lists only one folder. A lock on this file protects the folders and the
+so that a writer that needs room lists only a few folders. A lock on this file protects the folders and the
 state. A killed writer may leave a recorded size that is too large, so each process counts a folder again
 before its first write to it.
 """
@@ -35,10 +35,12 @@ DEFAULT_BYTES: Final = 10 << 30
 _FOLDERS: Final = 256
 _CHECKSUM_BYTES: Final = 16
 _LARGEST_SHARE: Final = 8
-"""The maximum size of an entry, as a fraction of the cache size."""
+"""The divisor for the maximum size of an entry, relative to the cache size."""
 _SAMPLE: Final = 8
 _EVICTED_SHARE: Final = 3
-"""The fraction of a folder's entries to evict at a time, starting with the least recently used ones."""
+"""The divisor for the bytes to evict from some folders at a time, starting with the least recently used
+entries: 3 for a third.
+"""
 _TAG: Final = "CACHEDIR.TAG"
 _TAG_TEXT: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n# A disk cache of icefloe; it may be deleted.\n"

@@ -195,7 +195,7 @@ class _Pool:
         finally:
             if connection is not None:
                 if response is not None:
-                    response.close()  # otherwise an exception with a reference to it would keep the socket open
+                    response.close()  # otherwise an exception that refers to it keeps the socket open
                 connection.close()
 
     def _take_connection(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:

@@ -69,9 +69,7 @@ R = TypeVar("R")
 
 _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
-_MAX_PATH_BYTES = 4096 - len(
-    "#18446744073709551615"
-)  # Linux's PATH_MAX, minus room for a temporary file name
+_MAX_PATH_BYTES = 4096 - len("#18446744073709551615")  # Linux's PATH_MAX, minus a temporary suffix
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _TEMPORARY_NAME = re.compile(r"#\d+$")
 _OWN_TEMPORARY_NAME = re.compile(r"(.+)#\d{17,20}")
