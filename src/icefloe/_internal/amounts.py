@@ -1,4 +1,4 @@
-"""Format counts and sizes."""
+"""Format counts and sizes for display."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Task(Generic[T, R]):
 
 
 class Executor(ABC):
-    """The base class of executors, which apply a task to many items in parallel."""
+    """The base class of executors, which run a task on many items in parallel."""
 
     progress: Progress | None = None
     parallelism: int = 1

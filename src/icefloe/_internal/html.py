@@ -119,6 +119,6 @@ def render_cell(value: Any) -> str:
 
 
 def mark(is_good: bool, text: str) -> str:
-    """Return HTML text in green or red, with a symbol for readers who cannot distinguish the colours."""
+    """Return a green or red HTML mark, with a symbol for readers who cannot distinguish the colours."""
     sign, kind = ("✓", "good") if is_good else ("✗", "bad")
     return f'<span class="ic-{kind}">{sign} {escape(text)}</span>'

@@ -29,7 +29,7 @@ _handler: logging.Handler | None = None
 
 
 def initialize_logs() -> None:
-    """Initialize logs and telemetry from environment variables. Called by `import icefloe`.
+    """Initialize logging and telemetry from environment variables. Called by `import icefloe`.
 
     ICECHUNK_LOG is the filter for printed logs; without it nothing is printed. ICECHUNK_LOG_TO_STDOUT prints
     to stdout instead of stderr. ICECHUNK_OTLP_ENDPOINT exports spans to an OpenTelemetry collector.
@@ -43,7 +43,7 @@ def initialize_logs() -> None:
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
-    """Print logs that pass a filter.
+    """Print the log records that pass a filter.
 
     Parameters
     ----------

@@ -84,7 +84,7 @@ def get_xarray_writers() -> Any:
 
 
 def make_xarray_array_writer() -> Any:
-    """Create xarray's private object that collects the encoded arrays of `get_xarray_writers`."""
+    """Create xarray's private array writer, which collects the encoded arrays for `get_xarray_writers`."""
     from xarray.backends import common
 
     untyped: Any = common

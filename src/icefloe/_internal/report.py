@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Report:
-    """The base class of reports: the result of an operation, as a frozen dataclass."""
+    """The base class of reports, which are frozen dataclasses with the result of an operation."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class Report:
         )
 
     def _render_verdict(self) -> str:
-        """Return the outcome as one line of HTML; empty for reports without an outcome."""
+        """Return the outcome as one line of HTML; an empty string for reports without an outcome."""
         return ""
 
 

@@ -64,7 +64,7 @@ class Table:
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: Any) -> Table:
-        """Return a table with some of the rows.
+        """Select rows of the table.
 
         Parameters
         ----------

@@ -120,7 +120,7 @@ def stop() -> None:
 
 
 class _Export:
-    """Separate providers for spans and metrics, independent of the application's providers."""
+    """Exports spans and metrics through its own providers, independent of the application's."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Export:
         self._metrics: Any = None
 
     def wants(self, name: str) -> bool:
-        """Return True if the filter accepts the spans of a function, which have the level `info`."""
+        """Return True if the filter accepts spans of a function. Spans have the level `info`."""
         known = [logger for logger in self._levels if name == logger or name.startswith(f"{logger}.")]
         return bool(known) and self._levels[max(known, key=len)] <= INFO
 
@@ -189,6 +189,6 @@ def _event_handler() -> logging.Handler:
 
 
 def _strip_password(endpoint: str) -> str:
-    """Return an endpoint without its password."""
+    """Return an endpoint URL without its password."""
     scheme, slashes, rest = endpoint.rpartition("//")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

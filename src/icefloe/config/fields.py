@@ -163,11 +163,11 @@ class ConfigPart(Shown):
 
     module: ClassVar[str] = "config"
     on_disk: ClassVar[tuple[str, ...]] = ()
-    """The order of the stored keys, if it differs from the order of the arguments."""
+    """The order of the keys in the stored form, if it differs from the order of the fields."""
     reserved: ClassVar[tuple[str, ...]] = ()
     """Keys that are always stored as null and never read."""
     unknown_keys: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Stored keys that this release does not know. They are written back unchanged."""
+    """Stored keys that are unknown to this release. They are written back unchanged."""
 
     def __setattr__(self, name: str, value: object) -> None:
         field = self.__dataclass_fields__.get(name)

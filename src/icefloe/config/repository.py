@@ -38,7 +38,7 @@ SplitSizesDict: TypeAlias = dict[ManifestSplitCondition, ManifestSplitValues]
 
 
 class _WithDefault(EnumType):
-    """An enum type that returns its first member when it is called without arguments."""
+    """An enum metaclass whose classes return their first member when they are called without arguments."""
 
     def __call__(cls, value: Any = 0, *names: Any, **options: Any) -> Any:
         return super().__call__(value, *names, **options)
@@ -132,7 +132,9 @@ class CachingConfig(ConfigPart):
 
 
 def make_default_preload_condition() -> ManifestPreloadCondition:
-    """Create the default preload condition: small manifests of coordinate-like arrays."""
+    """Create the default preload condition, which selects small manifests of arrays that look like
+    coordinates.
+    """
     names = map(ManifestPreloadCondition.name_matches, _COORDINATE_NAMES)
     return ManifestPreloadCondition.or_conditions(names) & ManifestPreloadCondition.num_refs(None, 1001)
 

@@ -59,7 +59,9 @@ def decode_log(data: bytes, id: SnapshotId) -> TransactionLog:
 
 
 class AssetStore:
-    """Snapshots, manifests, transaction logs and chunks of one repository, with their caches."""
+    """Reads and writes the snapshots, manifests, transaction logs and chunks of one repository, and caches
+    them.
+    """
 
     def __init__(
         self, storage: Storage, spec: Spec, config: EffectiveConfig, virtual: VirtualReader | None = None
@@ -189,13 +191,13 @@ class AssetStore:
         return upload.info
 
     def seal_packed(self, manifest: PackedManifest) -> ManifestUpload:
-        """Return the complete file of an encoded manifest without writing it."""
+        """Wrap an encoded manifest in its envelope, and return the complete file without writing it."""
         data = seal_manifest(manifest, self.spec, self.config.compression_level)
         count = sum(map(manifest.count, manifest.nodes))
         return ManifestUpload(self, manifest, data, ManifestFileInfo(manifest.id, len(data), count))
 
     def put_manifest(self, manifest: PackedManifest, data: bytes) -> None:
-        """Write a complete manifest file."""
+        """Write a manifest file that is already encoded, including its envelope."""
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
         self._manifests.put(manifest.id, manifest)
 
@@ -220,7 +222,7 @@ class AssetStore:
         self.put_snapshot(snapshot, write_snapshot(snapshot, self.spec, self.config.compression_level))
 
     def put_snapshot(self, snapshot: Snapshot, data: bytes) -> None:
-        """Write a complete snapshot file."""
+        """Write a snapshot file that is already encoded, including its envelope."""
         self._put(f"{SNAPSHOTS}/{snapshot.id}", data, "snapshot")
         self._snapshots.put(snapshot.id, snapshot)
 
@@ -234,7 +236,7 @@ class AssetStore:
         self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
     def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:
-        """Write a complete transaction log file."""
+        """Write a transaction log file that is already encoded, including its envelope."""
         self._put(f"{TRANSACTIONS}/{log.id}", data, "transaction-log")
         self._logs.put(log.id, log)
 

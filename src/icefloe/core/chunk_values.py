@@ -37,7 +37,7 @@ def decode_chunk(
 
 
 def encode_chunk(document: Mapping[str, Any], values: Values) -> bytes | None:
-    """Encode the values of a chunk with the codecs of its array.
+    """Encode a chunk with the codecs from the zarr.json of its array.
 
     Returns None if all values are the fill value.
     """
@@ -182,7 +182,7 @@ class ChunkDecoder:
     """
 
     shape: tuple[int, ...]
-    """The shape of the chunks."""
+    """The chunk shape of the array."""
     dtype: np.dtype[Any]
     fill_value: Any
     compressor: Any

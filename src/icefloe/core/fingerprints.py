@@ -19,7 +19,7 @@ from icefloe.encoding.columns import Blobs
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 
 Lanes: TypeAlias = NDArray[np.uint64]
-"""An array of fingerprints, whose last axis has length two."""
+"""An array of fingerprints. The last axis has length two."""
 
 _SEEDS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _KINDS: Final = {NATIVE: b"native", VIRTUAL: b"virtual", INLINE: b"inline"}
@@ -44,7 +44,7 @@ def combine(lanes: Lanes, *others: Lanes) -> Lanes:
 
 
 def fingerprint_refs(refs: ArrayManifest) -> Lanes:
-    """Return the fingerprint of each chunk reference, never zero."""
+    """Return the fingerprint of each chunk reference. It is never zero, which stands for a missing chunk."""
     found = np.zeros((len(refs), 2), np.uint64)
     for kind, name in _KINDS.items():
         rows = np.flatnonzero(refs.kind == kind)

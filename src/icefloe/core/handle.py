@@ -40,7 +40,7 @@ class Handle:
     credentials.
     """
     disk_cache: DiskCache | None = None
-    """The disk cache of the client; workers use the same path."""
+    """The client's disk cache. Workers use the same path on their own machine."""
     read_limits: ReadLimits = field(default_factory=ReadLimits)
     """The limits for combining reads of virtual chunks."""
     token: str = field(default_factory=lambda: os.urandom(16).hex())

@@ -279,7 +279,7 @@ class Workspace:
 
     @cached_property
     def _written_in_base(self) -> frozenset[str]:
-        """The arrays of the base snapshot that have manifests."""
+        """The paths of arrays in the base snapshot that have manifests."""
         return frozenset(_list_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
@@ -351,7 +351,9 @@ class Workspace:
             )
 
     def _forget_chunks(self, array: NodeSnapshot, rank: int) -> None:
-        """Prepare an array for a different number of dimensions; raise an error if it has chunks."""
+        """Drop the chunk changes of an array whose number of dimensions changes; raise an error if it has
+        chunks.
+        """
         if len(self.refs(array)):
             raise InvalidInputError(
                 f"{array.path} has chunks with {count_dimensions(array)} dimensions; delete it before"

@@ -23,9 +23,7 @@ T = TypeVar("T")
 _LINE_FEED = ord("\n")
 
 BLOCK = 1 << 16
-"""The number of rows that are processed at a time, so that temporary columns fit into the cache of the
-processor.
-"""
+"""The number of rows to process at a time, so that temporary columns fit into the processor cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +259,7 @@ def make_constant(value: Any, count: int, dtype: Any, width: int | None = None) 
 
 
 def is_constant(column: NDArray[Any]) -> bool:
-    """Return True if a column has the same value in all rows because `make_constant` created it."""
+    """Return True if a column was created by `make_constant`."""
     return not any(column.strides) and len(column) > 1
 
 

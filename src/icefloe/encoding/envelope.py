@@ -36,7 +36,9 @@ most 512 MiB.
 """
 _FEW_BLOCKS = 1000
 _SMALL_BLOCK = 1 << 10
-"""A frame that declares its size may have _FEW_BLOCKS blocks, and one more for each _SMALL_BLOCK bytes."""
+"""The minimum average block size. A frame that declares its size may have _FEW_BLOCKS blocks, plus one per
+_SMALL_BLOCK bytes.
+"""
 _PART_BYTES = 4 << 20
 _PARALLEL_BYTES = 8 << 20
 """Payloads larger than this are compressed by two threads."""

@@ -65,9 +65,9 @@ class _Stored(NamedTuple):
 
     kind: int
     content: int | float
-    """The number itself, or the address at which it is stored."""
+    """The value itself if it is a number, otherwise the address at which it is stored."""
     width: int
-    """The number of bytes of the number, or the width of the parts at the address."""
+    """The width of the number, or of the parts of the stored value, in bytes."""
 
     def width_in(self, start: int, index: int) -> int:
         """Return the slot width in bytes that this value needs at position `index` of a vector that starts at

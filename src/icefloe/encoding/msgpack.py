@@ -70,7 +70,7 @@ def unpack(data: bytes | bytearray | memoryview) -> object:
 
 
 def _check_complete(data: bytes) -> None:
-    """Check that a MessagePack value is complete by walking over it, without creating it.
+    """Check that a MessagePack value is complete by scanning it, without creating Python objects.
 
     The library allocates memory for the declared number of items of a list. After this check, all declared
     numbers are correct.

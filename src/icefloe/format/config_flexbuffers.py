@@ -15,12 +15,14 @@ CONTAINERS: Final = "virtual_chunk_containers"
 
 
 def encode_config(config: dict[str, Any]) -> bytes:
-    """Encode a repository configuration as FlexBuffers, as V2 repositories store it (`Repo.config`)."""
+    """Encode a repository configuration as FlexBuffers, for the field `Repo.config` of V2 repositories."""
     return flexbuffers.dumps(config)
 
 
 def decode_config(data: bytes, place: str) -> dict[str, Any]:
-    """Decode a repository configuration from FlexBuffers, as V2 repositories store it (`Repo.config`)."""
+    """Decode a repository configuration from the FlexBuffers in the field `Repo.config` of V2
+    repositories.
+    """
     try:
         config = flexbuffers.loads(data)
     except FormatError as error:
@@ -31,7 +33,7 @@ def decode_config(data: bytes, place: str) -> dict[str, Any]:
 
 
 def require_mapping(config: Any, place: str) -> dict[str, Any]:
-    """Return a configuration decoded from FlexBuffers; raise FormatError if it is not a mapping."""
+    """Check that a decoded configuration is a mapping, and return it; raise FormatError otherwise."""
     if not isinstance(config, dict):
         raise FormatError(
             f"{place}: the configuration must be a mapping, not {type(config).__name__}",

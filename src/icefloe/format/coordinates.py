@@ -117,7 +117,7 @@ def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
 
 
 def are_inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
-    """Return a mask of the coordinates that are inside a window of the chunk grid."""
+    """Return a mask of the chunk coordinates inside a window of the chunk grid."""
     rows = np.ones(len(coords), np.bool_)
     for column, extent in zip(coords.T, extents, strict=True):
         rows &= (column >= extent.start) & (column < extent.stop)

@@ -50,5 +50,5 @@ def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
 
 
 def _count_pairs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
-    """Return the number of overlapping pairs of ranges along one dimension."""
+    """Count the pairs of ranges that overlap along one dimension."""
     return int(np.sort(starts).searchsorted(stops).sum()) - len(starts) * (len(starts) + 1) // 2

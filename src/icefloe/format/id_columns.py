@@ -34,7 +34,7 @@ def to_id_bytes(keys: NDArray[np.bytes_]) -> NDArray[np.uint8]:
 
 
 def to_ids(keys: NDArray[np.bytes_], kind: type[Id]) -> list[Id]:
-    """Create one object id per row of a column of ids."""
+    """Convert a column of ids to a list of id objects."""
     data, width = keys.tobytes(), keys.itemsize
     return [kind(data[start : start + width]) for start in range(0, len(data), width)]
 
@@ -72,7 +72,7 @@ def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bo
 
 
 class IdIndex:
-    """An index of a sorted column of object ids, for many lookups.
+    """An index that speeds up many lookups in a sorted column of object ids.
 
     The first eight bytes of each id are stored as a number, because numpy searches numbers six times as fast
     as strings.
@@ -92,7 +92,7 @@ class IdIndex:
         return len(self.heads)
 
     def ids(self) -> NDArray[np.uint8]:
-        """Return the indexed column of object ids."""
+        """The indexed column of object ids."""
         heads = self.heads.astype(">u8").view(np.uint8).reshape(-1, _HEAD)
         return np.concatenate([heads, self.tails], axis=1)
 

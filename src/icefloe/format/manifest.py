@@ -92,7 +92,7 @@ class ArrayManifest:
     kind: NDArray[np.uint8]
     """The kind of each reference: NATIVE, VIRTUAL or INLINE."""
     chunk_ids: NDArray[np.uint8]
-    """The ids of the chunk objects of native chunks, of shape (n, 12)."""
+    """The chunk object ids of native references, of shape (n, 12)."""
     offsets: NDArray[np.uint64]
     """The offsets of native and virtual chunks, in bytes."""
     lengths: NDArray[np.uint64]
@@ -187,7 +187,7 @@ class ArrayManifest:
 
     @staticmethod
     def from_refs(refs: Mapping[tuple[int, ...], ChunkRef], rank: int) -> ArrayManifest:
-        """Create manifest columns from single references, such as the latest writes of a session."""
+        """Create manifest columns from reference objects, such as the latest writes of a session."""
         coords = np.array(list(refs), np.uint32).reshape(len(refs), rank)
         values = list(refs.values())
         native = [ref if isinstance(ref, NativeRef) else None for ref in values]
@@ -391,7 +391,9 @@ class Manifest:
 
 
 def to_unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
-    """Convert integers to an unsigned manifest column; raise InvalidInputError if one does not fit."""
+    """Convert integers to an unsigned manifest column; raise InvalidInputError if a number is out of
+    range.
+    """
     try:
         given = np.asarray(values)
         if given.dtype == dtype:

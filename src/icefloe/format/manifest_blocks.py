@@ -80,7 +80,7 @@ class RefBlocks:
 
 
 def _make_ref_row(coords: tuple[int, ...], ref: ChunkRef) -> Row:
-    """Return a reference as a `ChunkRef` table."""
+    """Encode a reference as a row of a `ChunkRef` table."""
     if isinstance(ref, InlineRef):
         return {"index": coords, "inline": ref.data}
     row: dict[str, Any] = {"index": coords, "offset": ref.offset, "length": ref.length}

@@ -28,7 +28,7 @@ _PARENT_SLOT: Final = SNAPSHOT_INFO.fields["parent_offset"].slot
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """The entry of a snapshot in the repo info."""
+    """A snapshot in the repo info: its id, parent, time, message and metadata."""
 
     id: SnapshotId
     parent_id: SnapshotId | None
@@ -246,7 +246,7 @@ class RepoInfo:
     deleted_tags: frozenset[str]
     status: RepoStatus
     latest_updates: Updates
-    """The ops log, newest first. The newest entry has no backup."""
+    """The newest part of the ops log, newest entry first. The newest entry has no backup yet."""
     repo_before_updates: str | None = None
     """The file below `overwritten/` that contains older ops log entries."""
     metadata: Metadata = field(default_factory=dict)

@@ -99,7 +99,7 @@ def _check(info: RepoInfo, place: str, kind: ErrorKind) -> None:
 
 
 def _check_ops_log(info: RepoInfo, place: str) -> None:
-    """Raise FormatError for an ops log that an official writer could not continue."""
+    """Raise FormatError for an ops log to which official writers could not append."""
     log = info.latest_updates
     what = None
     if not len(log):

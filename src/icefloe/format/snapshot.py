@@ -39,7 +39,7 @@ class ManifestRef:
 
 @dataclass(frozen=True, slots=True)
 class DimensionShape:
-    """The length of one dimension of an array in a snapshot, in elements and in chunks."""
+    """The length of one dimension of an array, in elements and in chunks."""
 
     array_length: int
     num_chunks: int
@@ -174,7 +174,7 @@ class Nodes:
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
-        """Create the nodes of a snapshot from single nodes, in any order."""
+        """Create the nodes of a snapshot from unsorted nodes."""
         given = list(nodes)
         if len(given) > FEW:
             return Nodes(from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in given]), place)
@@ -305,7 +305,7 @@ class SplicedNodes(Nodes):
     __slots__ = ("_paths", "used")
 
     used: Mapping[ManifestId, int]
-    """The number of references to each manifest."""
+    """The number of arrays that refer to each manifest."""
 
     def __init__(self, paths: list[str], used: Mapping[ManifestId, int], written: Blocks, place: str) -> None:
         self.few = None

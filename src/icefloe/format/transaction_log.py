@@ -31,7 +31,7 @@ LISTS: Final = (
 
 
 class NodeType(IntEnum):
-    """The type of a moved node in a transaction log: group or array."""
+    """The type of a moved node: group or array."""
 
     GROUP = 0
     ARRAY = 1
@@ -39,7 +39,7 @@ class NodeType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MoveOperation:
-    """The move of a node in a transaction log."""
+    """The move of a node, as recorded in a transaction log."""
 
     from_path: str
     to_path: str
@@ -60,7 +60,7 @@ class UpdatedChunks:
     counts: NDArray[np.int64]
     """The number of changed chunks of each array."""
     ranks: NDArray[np.int64]
-    """The number of coordinates per chunk of each array."""
+    """The number of dimensions of each array."""
     numbers: NDArray[np.uint32]
     """The coordinates of all arrays in one flat column, except for those stored in `regions`."""
     regions: Mapping[int, ChunkRegions] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class UpdatedChunks:
 
 
 def get_rank(chunks: Coords | ChunkRegions) -> int:
-    """Return the number of coordinates of each changed chunk in a transaction log."""
+    """Return the number of dimensions of a list of changed chunks."""
     return chunks.rank if isinstance(chunks, ChunkRegions) else chunks.shape[1]
 
 
@@ -194,7 +194,7 @@ class TransactionLog:
     updated_groups: NodeIds
     updated_chunks: UpdatedChunks
     moved_nodes: tuple[MoveOperation, ...] = ()
-    """The moves of nodes, sorted by destination, path segment by path segment."""
+    """The moved nodes, sorted by the segments of their new paths."""
     extra: bytes | None = None
 
     @staticmethod
@@ -238,7 +238,7 @@ class TransactionLog:
 
 
 def _separate_ids(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None:
-    """Keep each id in at most one of the three lists."""
+    """Remove ids so that each occurs in at most one of the lists of new, deleted and updated nodes."""
     born, dead, touched = columns[new], columns[deleted], columns[updated]
     if not len(born) and not len(dead):
         return
@@ -248,7 +248,7 @@ def _separate_ids(columns: dict[str, Any], new: str, deleted: str, updated: str)
 
 
 def make_id_column(ids: Sequence[NodeId]) -> NodeIds:
-    """Return the node ids of a transaction log as a sorted column."""
+    """Convert node ids to a sorted column for a transaction log."""
     if not ids:
         return _NO_IDS
     return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))

@@ -75,7 +75,7 @@ _CODES: Final = {kind: code for code, kind in enumerate(UPDATE_TYPES, start=1)}
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update of a repository: an entry of the ops log."""
+    """An entry of the ops log, which records one change to a repository."""
 
     update_type: StoredUpdate
     updated_at_us: int
@@ -105,7 +105,7 @@ class Updates:
 
     @staticmethod
     def of(updates: Sequence[Update]) -> Updates:
-        """Create the updates of an ops log from single entries, newest first."""
+        """Create an ops log from entries, newest first."""
         return Updates(Records(UPDATE, "repo", rows=[_update_row(update) for update in updates]))
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class Updates:
 
     @property
     def older(self) -> Records:
-        """All updates of the ops log except the newest."""
+        """All ops log entries except the newest."""
         return self._older if self._newest is not None else self._older.without_first()
 
     @property
@@ -142,12 +142,12 @@ class Updates:
 
     @property
     def newest_at_us(self) -> int:
-        """The time of the newest update in the ops log, in microseconds."""
+        """The time of the newest ops log entry, in microseconds since 1970-01-01 UTC."""
         return int(self._times[0])
 
     @property
     def times_us(self) -> NDArray[np.uint64]:
-        """The times of all updates in the ops log, in microseconds."""
+        """The times of all ops log entries, in microseconds since 1970-01-01 UTC."""
         return self._times
 
     def in_order(self) -> bool:

@@ -76,24 +76,24 @@ compute.
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport(Report):
-    """The result of upgrading a legacy repository, or of a dry run."""
+    """The result of upgrading a legacy repository, or of simulating the upgrade."""
 
     source_format: str
-    """The name of the old format."""
+    """The name of the original format."""
     dry_run: bool
     """True if nothing was written."""
     snapshots: int = 0
-    """Number of snapshots."""
+    """The number of snapshots."""
     branches: int = 0
-    """Number of branches."""
+    """The number of branches."""
     tags: int = 0
-    """Number of tags."""
+    """The number of tags."""
     deleted_tags: int = 0
-    """Number of deleted tags, whose names stay reserved."""
+    """The number of deleted tags, whose names stay reserved."""
     manifests: int = 0
-    """The number of manifests of version 2: one for each state of each array's references."""
+    """The number of version 2 manifests: one for each distinct state of an array's references."""
     references: int = 0
-    """Number of chunk references."""
+    """The number of chunk references."""
     chunk_objects: int = 0
     """The number of chunk objects in use."""
     copied_chunk_objects: int = 0
@@ -101,7 +101,7 @@ class MigrationReport(Report):
     tolerated: list[str] = field(default_factory=list)
     """Harmless problems in the old files, and information that version 2 cannot store."""
     gaps: list[str] = field(default_factory=list)
-    """Missing or damaged objects. They stay missing, and reading them fails."""
+    """Missing or damaged objects. They stay missing, and reading their data fails."""
 
 
 def migrate(
@@ -116,18 +116,19 @@ def migrate(
 ) -> MigrationReport:
     """Upgrade a legacy repository, in a format before version 1, to version 2.
 
-    Ids of snapshots, branches, tags and deleted tags, messages, times and metadata are kept. No file that the
-    upgrade reads is replaced before everything else is written, and at the end every snapshot is compared
-    with its source. Call it again with the same arguments to resume an interrupted upgrade.
+    Snapshot ids, branches, tags, deleted tags, messages, times and metadata are preserved. Files that the
+    upgrade reads are replaced only after everything else has been written, and at the end every snapshot is
+    compared with its source. To resume an interrupted upgrade, call this function again with the same
+    arguments.
 
     Parameters
     ----------
     source
         Storage of the repository.
     target
-        Empty storage to copy the repository to; the source is not changed. By default the repository is
+        Empty storage to copy the repository to. The source is not changed. By default, the repository is
         upgraded in place. Its chunk objects stay as they are, except in the draft format, where they are
-        copied to the folder in which version 2 looks for them.
+        copied to the chunk folder of version 2.
     dry_run
         Read everything and write nothing.
     keep_gaps
@@ -135,9 +136,9 @@ def migrate(
     delete_old_files
         At the end, delete the files that version 2 does not use.
     progress
-        Called with the name of a stage, the number of finished steps, and the number of all steps.
+        Called with the name of a stage, the number of finished steps and the total number of steps.
     executor
-        The executor that verifies the new files, for example a `SparkExecutor`. By default threads.
+        The executor that verifies the new files, for example a `SparkExecutor`. Default: threads.
 
     Returns
     -------
@@ -187,7 +188,7 @@ class _ConvertedManifest:
 
 @dataclass(slots=True)
 class _Plan:
-    """The files to write."""
+    """What an upgrade has to write."""
 
     made: dict[ManifestUse, NewManifest] = field(default_factory=dict)
     chunks: dict[bytes, int] = field(default_factory=dict)
@@ -276,7 +277,7 @@ class _Migration:
     # Reading
 
     def _read_manifests(self, found: Inventory) -> _Plan:
-        """Read all manifests, and check that every file of version 2 can be created."""
+        """Read all manifests, and check that every version 2 file can be created from them."""
         plan = _Plan()
         for group, seen in self._apply_in_parallel(
             "manifests read", self._read_arrays, _group_arrays(found.uses)
@@ -488,7 +489,7 @@ class _Migration:
             pass
 
     def _clean_up(self, *, delete_old_files: bool) -> None:
-        """Delete the record of the upgrade and, if requested, files that version 2 does not use."""
+        """Delete the record of the upgrade and, if requested, the files that version 2 does not use."""
         gone = list(self._list_old_files()) if self.in_place and delete_old_files else []
         self.target.delete(gone)
         self.target.delete([_PLAN])
@@ -510,7 +511,7 @@ class _Migration:
 
 
 def _is_old_file(folder: str, name: str) -> bool:
-    """Return True if a file in a folder of an old repository is one of its objects, not a user's file."""
+    """Return True if a file in a repository folder belongs to the legacy repository rather than to a user."""
     if folder == BACKUP:
         return is_own_path(name)
     return is_ref_file(f"{folder}/{name}") or parse_file_name(name) is not None

@@ -210,7 +210,7 @@ class Storage(ABC):
 
     @property
     def settings(self) -> EffectiveStorageSettings:
-        """The effective settings of this storage."""
+        """The effective settings: the defaults of the back end, overridden by the given settings."""
         return self._effective
 
     @abstractmethod
@@ -325,7 +325,7 @@ class Storage(ABC):
 
     @abstractmethod
     def get(self, path: str) -> tuple[bytes, Version]:
-        """Read an object from the storage.
+        """Read a whole object.
 
         Parameters
         ----------
@@ -339,7 +339,7 @@ class Storage(ABC):
         """
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
-        """Read an object from the storage unless it still has a known version.
+        """Read an object, unless it still has the given version.
 
         Parameters
         ----------
@@ -428,7 +428,7 @@ class Storage(ABC):
         return self.head(path)[0].size_bytes
 
     def exists(self, path: str) -> bool:
-        """Return True if the storage has an object at a path.
+        """Return True if there is an object at a path.
 
         Parameters
         ----------
@@ -479,7 +479,7 @@ class Storage(ABC):
         """
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
-        """List the objects in a folder of the storage as columns, in parts that fit into memory.
+        """List the objects in a folder as columns, in parts that fit into memory.
 
         Objects in subfolders may be included.
 
@@ -584,7 +584,7 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> DeleteReport:
-        """Delete objects from the storage. Objects that do not exist count as deleted.
+        """Delete objects. Objects that do not exist count as deleted.
 
         Parameters
         ----------

@@ -189,7 +189,7 @@ def check_folder(path: str) -> None:
 
 
 class CachedLocation:
-    """The entries of a disk cache for one location, such as a repository."""
+    """The disk cache entries that belong to one location, such as a repository."""
 
     def __init__(self, cache: DiskCache, location: str) -> None:
         self._entries = get_entries(cache)
@@ -244,7 +244,7 @@ def _report_all() -> None:
 
 
 def _forget_reads() -> None:
-    """Reset the counts of reads in a forked child, because the parent reports them."""
+    """Reset the read counts in a forked child, because the parent reports them."""
     for entries in _open.values():
         entries.forget_reads()
 
@@ -282,7 +282,7 @@ class Entries:
         self._lock = fork_safe_lock()
         self._counting = fork_safe_lock()
         self._counted: set[int] = set()
-        """The folders that this process has counted."""
+        """The folders whose size this process has already verified."""
         self._prepared = False
         self._reads = self._writes = True
         self._busy_until = 0.0
@@ -550,7 +550,7 @@ class _Entry:
 
     @property
     def is_complete(self) -> bool:
-        """False for a temporary file."""
+        """True for an entry, False for a temporary file."""
         return not os.path.basename(self.path).startswith(_TEMPORARY)
 
 

@@ -48,7 +48,7 @@ class _Object:
 
 
 class _SharedObjects:
-    """The objects of a memory storage, which several storages can share."""
+    """The objects of a memory storage, which can be shared by several storages."""
 
     def __init__(
         self, objects: dict[str, _Object] | None = None, first_number: int = 1, identity: str | None = None

@@ -91,7 +91,9 @@ def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> 
 
 
 def check_log(log: TransactionLog) -> None:
-    """Raise an error if the transaction log of a commit exceeds the limits of the official library."""
+    """Raise an error if the official library could not read a transaction log, because it contains too many
+    chunks.
+    """
     check_changed_chunks(_counts_of(log.updated_chunks))
 
 

@@ -72,7 +72,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlan:
-    """The manifests of one array to keep and to write in a commit."""
+    """The plan for one array in a commit: the manifests to keep and those to write."""
 
     node: NodeSnapshot
     data: ArrayNodeData

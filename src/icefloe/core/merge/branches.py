@@ -157,7 +157,9 @@ class Branching:
             return True
 
     def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
-        """Return True if the logs between two snapshots explain all their differences."""
+        """Return True if the transaction logs between two snapshots account for all differences between
+        them.
+        """
         parted = find_last_common_state(self.refs, one, other)
         if parted is None:
             return False
@@ -198,7 +200,7 @@ class Branching:
         return self._apply(ApplyRequest(onto, base, picked, picked, text, record, strategy, dry_run))
 
     def can_transplant(self, base: SnapshotId, source: SnapshotId, branch: str) -> bool:
-        """Return True if the commits between two snapshots can be applied to a branch as they are."""
+        """Return True if the commits between two snapshots can be applied to a branch unchanged."""
         return can_transplant(self.refs, self.assets, base, source, self.refs.branch(branch))
 
     def transplant(

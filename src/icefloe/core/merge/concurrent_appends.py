@@ -337,7 +337,7 @@ class _Array:
 
     @computed_once
     def _changed_chunks(self) -> Coords:
-        """The chunks with appended rows that our side changed."""
+        """The coordinates of the chunks that our side changed and that contain appended rows."""
         rank = len(self._shape)
         delta = None if self._here is None else self._sides.ours.changes.chunks.get(self._here.id)
         if delta is None:
@@ -438,7 +438,7 @@ class _Array:
 
     @computed_once
     def _our_refs(self) -> ArrayManifest:
-        """The references of our side to chunks with appended rows."""
+        """Our references to chunks that contain appended rows."""
         refs = self._sides.ours.refs(self._sides.ours.array(self._path))
         return refs.take(coordinates.contains(refs.coords, self._changed_chunks))
 

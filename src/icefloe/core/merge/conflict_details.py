@@ -64,7 +64,7 @@ class ConflictReader:
 
 
 class _Side:
-    """One of the two states of a conflict."""
+    """One of the two states that a conflict is about."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -123,12 +123,12 @@ class _Chunk:
 
     @cached_property
     def box(self) -> list[range]:
-        """The elements of the whole chunk, including those beyond the end of the array."""
+        """The element range of the whole chunk, including elements beyond the end of the array."""
         return [range(each.start, each.stop) for each in get_stored_grid(self.document).box(self.coords)]
 
     @property
     def spans(self) -> list[range]:
-        """The elements of the array that are in the chunk."""
+        """The element range of the chunk, clipped to the shape of the array."""
         shape = self.document["shape"]
         return [range(each.start, min(each.stop, size)) for each, size in zip(self.box, shape, strict=True)]
 

@@ -44,7 +44,7 @@ class Found:
 
     @staticmethod
     def of(kind: ConflictType, path: str) -> Found:
-        """Create a conflict that concerns a whole node."""
+        """Create a conflict about a whole node."""
         return Found(Conflict(kind, path))
 
 
@@ -103,7 +103,7 @@ class Detection:
         self._log = theirs.log
 
     def conflicts(self) -> Iterator[Found]:
-        """Yield all conflicts between our changes and theirs."""
+        """Find all conflicts between our changes and theirs, in the order of the official library."""
         # A log lists nodes by id, and a move changes the paths of whole subtrees. Official rebases also
         # reject logs with moves. Merges align the paths of both sides first (see `moves`).
         if self._log.moved_nodes:

@@ -43,7 +43,7 @@ class Arrangement:
     """Conflicts that no strategy can resolve, because a node can have only one path."""
 
     def is_empty(self) -> bool:
-        """Return True if the merge moves none of our nodes."""
+        """Return True if the merge does not move any of our nodes."""
         return not self.origins and not self.dropped
 
     def log(self, changes: ChangeSet, id: SnapshotId) -> TransactionLog:

@@ -27,7 +27,7 @@ class Placement:
 
     length: int
     theirs: Rows
-    """The final position of each of their rows."""
+    """The final position of each row that they appended."""
     ours: Rows
     """The final position of each row that we appended."""
     num_collapsed: int
@@ -46,13 +46,13 @@ class Placement:
 
 
 def place_by_position(num_theirs: int, num_ours: int) -> Placement:
-    """Place the rows that we appended after the rows that they appended, for dimensions without labels."""
+    """Place our appended rows after theirs, for dimensions without labels."""
     ours = np.arange(num_theirs, num_theirs + num_ours)
     return Placement(num_theirs + num_ours, np.arange(num_theirs), ours, 0, True)
 
 
 def place_by_label(theirs: NDArray[Any], ours: NDArray[Any], first_new: int, order: AppendOrder) -> Placement:
-    """Place the rows that we appended among the rows that they appended, by label.
+    """Place our appended rows among theirs, by label.
 
     If they also appended a label, at row `first_new` or later, our row with that label takes the position of
     theirs.

@@ -117,7 +117,7 @@ class Touched:
 
     @staticmethod
     def of(logs: Iterable[TransactionLog], *, is_complete: bool = False) -> Touched:
-        """Collect the nodes and chunks that the transaction logs between two states mention as changed."""
+        """Collect the changed nodes and chunks from the transaction logs between two states."""
         lists = list(logs)
         columns = [getattr(log, name) for log in lists for name in LISTS]
         columns += [log.updated_chunks.node_ids for log in lists]

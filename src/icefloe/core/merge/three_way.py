@@ -226,7 +226,7 @@ class _Resolution:
         self._changes = theirs
 
     def keep_ours(self, found: Found) -> None:
-        """Drop their change."""
+        """Resolve a conflict by dropping their change."""
         path, changes = found.conflict.path, self._changes
         match _get_kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
@@ -250,7 +250,7 @@ class _Resolution:
                 self._drop_chunks(path)
 
     def take_theirs(self, found: Found) -> None:
-        """Edit our changes so that their change applies."""
+        """Resolve a conflict by removing what prevents their change from our side."""
         path = found.conflict.path
         match _get_kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:

@@ -30,7 +30,8 @@ def give_way(losses: int, took_s: float) -> None:
 
 
 def retry_conflicts(config: EffectiveConfig) -> Iterator[int]:
-    """Yield the attempts to change a ref, with backoff between them; raise ConflictError after the last.
+    """Iterate over the attempts to change a ref, with backoff between them; raise ConflictError after the
+    last attempt.
 
     The first retries follow immediately, later ones after increasing backoff, as configured by
     `repo_update_retries`.

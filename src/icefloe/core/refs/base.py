@@ -29,7 +29,7 @@ class CollectedError(Exception):
 
 
 class RefStore(ABC):
-    """The ref store of a repository: its branches, tags, configuration, status and history.
+    """The store for all mutable state of a repository: branches, tags, configuration, status and history.
 
     Operations that a version of the format does not support raise the error of `make_unsupported_error`.
     """

@@ -44,7 +44,7 @@ _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
 class RefStoreV1(RefStore):
-    """The branches and tags of a V1 repository, in files below `refs/`."""
+    """The ref store of a V1 repository, with one file per branch and tag below `refs/`."""
 
     spec = V1
 
@@ -87,7 +87,7 @@ class RefStoreV1(RefStore):
         self._storage.put(file.path, encode_ref(snapshot), condition)
 
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
-        """Write a file that does not exist yet.
+        """Create a ref file, on the condition that it does not exist yet.
 
         After a lost response, the storage recognizes its own write. If it cannot, neither can the caller:
         another writer may have created the same branch or tag, and both would assume success.

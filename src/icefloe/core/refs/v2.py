@@ -62,7 +62,7 @@ RunChecks: TypeAlias = Callable[[changes.CheckedMove], None]
 
 
 class RefStoreV2(RefStore):
-    """The branches, tags and history of a V2 repository, in the repo info file."""
+    """The ref store of a V2 repository, which keeps branches, tags and history in the repo info file."""
 
     spec = V2
 
@@ -512,7 +512,7 @@ def get_backup_time_us(name: str) -> int:
 
 
 class _Random(ObjectId):
-    """Twelve random bytes for the name of a backup."""
+    """Twelve random bytes, encoded like an object id, for backup names."""
 
     __slots__ = ()
     _NAME = "random name"

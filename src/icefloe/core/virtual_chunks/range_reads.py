@@ -97,7 +97,7 @@ class _Span:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """A run of consecutive reads."""
+    """A run of consecutive reads, each starting where the previous one ended."""
 
     stop: int
     used: int
@@ -174,7 +174,7 @@ class RangeReader:
                 run.used += used
 
     def _plan_request(self, start: int, stop: int, now: float) -> _Span:
-        """Create a request for a range and for the bytes that will probably be requested next."""
+        """Plan a request for a range, extended by the bytes that will probably be requested next."""
         limits, wanted = self._limits, stop - start
         run = min(
             (run for run in self._runs if 0 <= start - run.stop <= limits.max_gap_bytes),

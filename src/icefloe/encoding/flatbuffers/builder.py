@@ -119,7 +119,7 @@ class _Builder:
         return position
 
     def tables(self, table: fb.TableSchema, rows: Tables) -> I64:
-        """Place tables and everything below them, and return their positions."""
+        """Place tables and all of their children, and return their positions."""
         positions = np.empty(len(rows), np.int64)
         if not len(rows):
             return positions
@@ -139,12 +139,12 @@ class _Builder:
         return positions
 
     def rows(self, part: _Part) -> int:
-        """Reserve the bytes for rows with the same fields, after their vtable."""
+        """Reserve space for rows with the same fields, after their vtable."""
         self.vtable(part.layout.vtable)
         return self.reserve(part.layout.stride * len(part.tables), part.layout.align)
 
     def vtable(self, head: bytes) -> int:
-        """Place a vtable, or find an equal one."""
+        """Place a vtable, or find an identical one, and return its position."""
         if head not in self.vtables:
             position = self.vtables[head] = self.reserve(len(head))
             self.writes.append(lambda out: _put(out, position, head))
@@ -316,7 +316,7 @@ class _Part:
 
 
 def _split_by_fields(table: fb.TableSchema, rows: Tables) -> list[_Part]:
-    """Split rows by their fields and by the widths of their short vectors."""
+    """Group rows by the fields that they have and by the widths of their short vectors."""
     there = {name: field for name, field in table.fields.items() if name in rows.columns}
     for name, field in table.fields.items():
         if field.required and (name not in there or name in rows.present):
@@ -349,7 +349,7 @@ def _split_by_fields(table: fb.TableSchema, rows: Tables) -> list[_Part]:
 
 
 def _split_rectangles(table: fb.TableSchema, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
-    """Yield the rows of each rectangle without copying them."""
+    """Yield the rows of each (rows, width) array without copying them."""
     start = 0
     for part in column.parts:
         chosen = slice(start, start + len(part))

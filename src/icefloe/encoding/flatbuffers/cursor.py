@@ -18,12 +18,13 @@ _OFFSET = _UNSIGNED[4]
 _SHORT = _UNSIGNED[2]
 _SIGNED = struct.Struct("<i")
 _ROWS = 1 << 16
-"""The number of tables that are checked at a time."""
+"""The number of tables to check at a time."""
 
 
 class Cursor:
-    """A cursor at one table of a FlatBuffers payload. Fields are read on demand, and every access is
-    checked."""
+    """A cursor positioned at one table of a FlatBuffers payload. Fields are read on demand, and every access
+    is checked.
+    """
 
     __slots__ = ("_memory", "_payload", "_table", "_vtable", "_vtable_size", "position")
 
@@ -75,7 +76,7 @@ class Cursor:
         return self._memory[start : start + length].tobytes()
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return the names of the fields that are present in the table."""
+        """Return the names of the fields that are present in this table."""
         there = []
         for name in names:
             entry = 4 + 2 * self._table.fields[name].slot

@@ -22,5 +22,7 @@ def check_size(size: int, place: str) -> None:
 
 
 def make_file_head(root: int) -> bytes:
-    """Return the first bytes of a FlatBuffers payload: the position of its root table, and its identifier."""
+    """Return the first bytes of a FlatBuffers payload: the position of the root table, and the file
+    identifier.
+    """
     return struct.pack("<I4s", root, IDENTIFIER)

@@ -43,7 +43,7 @@ SHARED_RATIO = 64
 reference itself takes more than 30 bytes.
 """
 ROWS = 1 << 14
-"""The number of tables that are read at a time, so that the positions of their fields fit into the cache."""
+"""The number of tables to read at a time, so that their field positions fit into the processor cache."""
 FEW_VTABLES = 8
 """Up to this many vtables per block are told apart by comparison instead of sorting."""
 
@@ -187,7 +187,7 @@ def read_root(payload: Payload, table: fb.TableSchema) -> Tables:
 
 
 def find_root(payload: Payload, table: fb.TableSchema) -> I64:
-    """Find the root table of a FlatBuffers payload, and return its position as a column with one row."""
+    """Return the position of the root table, as a column with one row."""
     if payload.size < 8:
         payload.fail(f"{payload.size} bytes are too few for a {table.name}")
     return payload.targets(np.zeros(1, np.int64), f"the offset of the root {table.name}")
@@ -208,7 +208,7 @@ def read_tables(
 
 
 def make_no_tables(table: fb.TableSchema) -> Tables:
-    """Return the columns of an empty vector of FlatBuffers tables."""
+    """Return empty columns, for a vector without tables."""
     scalars = {name: np.zeros(0, f.dtype) for name, f in table.fields.items() if isinstance(f, fb.Scalar)}
     return Tables(0, scalars, {})
 

@@ -219,7 +219,7 @@ class _Builder:
         return position
 
     def refuse(self, what: str, error: struct.error) -> NoReturn:
-        """Raise the error for a number that does not fit into its field."""
+        """Raise the error for a number that is out of range for its field."""
         raise FormatError(f"{self.place}: {what}: {error}", kind=ErrorKind.SERIALIZATION) from None
 
     def text(self, text: str) -> int:
@@ -300,7 +300,7 @@ def _choose_placer(field: fb.Field) -> Callable[[_Builder, Any], int]:
 
 
 def _items(dtype: np.dtype[Any], value: Any) -> bytes:
-    """Return the bytes of the items of a vector."""
+    """Encode the items of a vector as bytes."""
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value, dtype).tobytes()
     code = NUMBERS.get(dtype.str)

@@ -19,7 +19,7 @@ from icefloe.legacy.codec.structures import (
 Id = TypeVar("Id", bound=ObjectId)
 
 SUFFIXES: Final = ("", ".msgpack", ".json")
-"""Possible suffixes of file names."""
+"""The possible suffixes of legacy file names."""
 
 _U32_DIGITS: Final = 10
 _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

@@ -57,10 +57,10 @@ class Structure:
     orders: tuple[tuple[str, ...], ...]
     """The possible field orders of an array, which are told apart by the number of fields."""
     optional: frozenset[str] = frozenset()
-    """Fields that a map may lack."""
+    """The fields that may be absent from a map."""
 
     def read(self, value: Any, place: str, findings: LegacyFindings) -> Mapping[str, Any]:
-        """Decode the fields of a legacy structure by name."""
+        """Return the fields of a structure as a dict."""
         if isinstance(value, Mapping):
             return self._named(value, place, findings)
         if not isinstance(value, list | tuple):

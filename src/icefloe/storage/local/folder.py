@@ -437,7 +437,7 @@ class LocalStorage(Storage):
         return f"{self._root}/{encode_key(check_path(path))}"
 
     def _write(self, target: str, data: Buffer) -> None:
-        """Write a file unconditionally. It is synced later."""
+        """Write a file unconditionally, and register it for a later sync."""
         aside, descriptor = self._write_aside(target, data)
         os.close(descriptor)
         try:

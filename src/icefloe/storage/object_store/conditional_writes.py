@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from icefloe.storage.object_store.storage import ObjectStorage
 
 WRITE_ID = "icechunkwriteid"
-"""The metadata key for the id of a conditional write, as in the official library."""
+"""The object metadata key for the id of a conditional write, as in the official library."""
 
 
 class RefusedError(StorageError):

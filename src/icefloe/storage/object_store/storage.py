@@ -79,7 +79,7 @@ _CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)\d\d")
 
 
 class ObjectStorage(Storage):
-    """A storage in an object store. Clients are created on first use.
+    """A storage in an object store. obstore clients are created on first use.
 
     Parameters
     ----------
