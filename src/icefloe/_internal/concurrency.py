@@ -236,7 +236,7 @@ def _forget_threads() -> None:
 
 
 def _wait_for_imports() -> None:
-    """Before a fork, wait until no other thread is importing a module.
+    """Wait until no other thread is importing a module. Called before a fork.
 
     The child would otherwise wait forever for the module's import lock, which no thread releases there.
     Python reinitializes its other locks. Module locks have no public interface. If they look different, do

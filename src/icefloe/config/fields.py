@@ -341,7 +341,9 @@ class ConfigPart(Shown):
 
 @dataclass_transform(field_specifiers=(declare_setting,))
 def config_part(cls: type[T]) -> type[T]:
-    """Class decorator that turns a subclass of `ConfigPart` into a dataclass but keeps the inherited repr."""
+    """Turn a subclass of `ConfigPart` into a dataclass that keeps the inherited repr. Used as a class
+    decorator.
+    """
     return dataclass(repr=False)(cls)
 
 

@@ -43,8 +43,8 @@ class KeyListing:
         return self._workspace.node(path) is not None or self._workspace.has_nodes_below(path)
 
     def inside_array(self, path: str) -> tuple[NodeSnapshot, tuple[int, ...]] | None:
-        """If the folder is inside an array, return the array and the leading chunk coordinates of the
-        folder.
+        """Return the array that contains the folder, and the leading chunk coordinates of the folder; None
+        outside arrays.
         """
         if self._has_nodes(path):
             return None

@@ -92,7 +92,7 @@ class IdIndex:
         return len(self.heads)
 
     def ids(self) -> NDArray[np.uint8]:
-        """The indexed column of object ids."""
+        """Return the indexed column of object ids."""
         heads = self.heads.astype(">u8").view(np.uint8).reshape(-1, _HEAD)
         return np.concatenate([heads, self.tails], axis=1)
 

@@ -305,7 +305,7 @@ class SplicedNodes(Nodes):
     __slots__ = ("_paths", "used")
 
     used: Mapping[ManifestId, int]
-    """The number of arrays that refer to each manifest."""
+    """For each manifest, the number of references from arrays."""
 
     def __init__(self, paths: list[str], used: Mapping[ManifestId, int], written: Blocks, place: str) -> None:
         self.few = None

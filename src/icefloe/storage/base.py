@@ -598,7 +598,7 @@ class Storage(ABC):
         """
 
     def make_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
-        """When the disk is full, let writes by this thread delete expendable objects one by one.
+        """Let writes by this thread delete expendable objects, one by one, when the disk is full.
 
         Parameters
         ----------

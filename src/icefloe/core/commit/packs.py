@@ -163,7 +163,7 @@ def _describe(plan: ManifestPlan) -> PackMember:
 
 
 def _find_neighbors(workspace: Workspace, plans: Sequence[ManifestPlan]) -> set[ManifestId]:
-    """Find, for each new array, the nearest pack with room in path order."""
+    """Find the pack with room that is nearest to each new array in path order."""
     base, found = workspace.base.nodes, set[ManifestId]()
     if not plans or not len(workspace.base.manifest_files):
         return found

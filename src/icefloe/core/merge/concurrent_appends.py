@@ -139,7 +139,7 @@ class _Dataset:
 
     @computed_once
     def is_contested(self) -> bool:
-        """Return True if any of the arrays at the branch tip differs from our base."""
+        """True if any of the arrays at the branch tip differs from our base."""
         sides = self._sides
         return any(sides.base.node(path) != sides.tip.node(path) for path in self.members)
 
@@ -154,7 +154,7 @@ class _Dataset:
 
     @computed_once
     def _keeps_old_rows(self) -> bool:
-        """Return True if all rows of the base are still at the same positions at the tip."""
+        """True if all rows of the base are still at the same positions at the tip."""
         sides, path = self._sides, self._coordinate
         if self._get_length(sides.tip) < self._old:
             return False

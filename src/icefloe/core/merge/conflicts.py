@@ -88,7 +88,7 @@ class TheirChanges:
         return found
 
     def blocks(self, node: NodeId) -> Iterator[Coords]:
-        """Yield, in blocks, the coordinates of the chunks that the other side changed in an array."""
+        """Yield the coordinates of the chunks that the other side changed in an array, in blocks."""
         for chunks in self.chunks.get(node, ()):
             yield from chunks.blocks() if isinstance(chunks, ChunkRegions) else (chunks,)
 

@@ -36,7 +36,7 @@ class Placement:
     """True if our new labels follow the last label of the other side in ascending order."""
 
     def sources(self) -> tuple[Rows, Rows]:
-        """For each final row, return the row of each side that is placed there; -1 if there is none."""
+        """Return, for each final row, the row of either side that is placed there; -1 if there is none."""
         found = []
         for places in (self.theirs, self.ours):
             rows = np.full(self.length, -1, np.int64)
