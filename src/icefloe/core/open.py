@@ -121,7 +121,7 @@ def choose_layout(version: SpecVersion | int | None) -> Layout:
 
 
 def find_layout(storage: Storage, layouts: Sequence[Layout]) -> Layout | None:
-    """Detect the file layout of the repository in a storage; None if there is no repository."""
+    """Detect the file layout of a repository; None if there is no repository in the storage."""
     newest, *older = layouts
     return newest if newest.is_present(storage) else _find_older_layout(storage, older)
 

@@ -71,7 +71,7 @@ _OWN_PATH: Final = re.compile(
 
 
 def is_own_path(path: str) -> bool:
-    """Return True if a path could be that of a repository file written by icefloe or the official library."""
+    """Return True if icefloe or the official library could have written a repository file at this path."""
     return _OWN_PATH.fullmatch(path) is not None
 
 

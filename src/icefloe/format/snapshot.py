@@ -415,7 +415,7 @@ def _sort_nodes(columns: Tables, place: str) -> _Sorted:
     if canonical is not paths:
         paths = canonical
         columns = Tables(len(columns), {**columns.columns, "path": Blobs.from_texts(paths)}, columns.present)
-    in_order = sorted(paths)  # the order of code points equals that of the UTF-8 bytes
+    in_order = sorted(paths)  # code points sort like their UTF-8 bytes
     if paths != in_order:
         columns = columns.take(np.array(sorted(range(len(paths)), key=paths.__getitem__)))
         paths = in_order

@@ -229,7 +229,7 @@ def tigris_storage(
     region
         The region of the bucket.
     endpoint_url
-        The endpoint URL. Default: that of Tigris.
+        The endpoint URL. Default: the Tigris endpoint.
     use_weak_consistency
         Read from any region. The storage is then read-only.
     allow_http

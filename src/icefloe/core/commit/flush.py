@@ -137,7 +137,7 @@ def write_files(
     base: Snapshot,
     others: Sequence[Callable[[], None]] = (),
 ) -> None:
-    """Write the snapshot and transaction log files of a commit. Its time is later than that of the base.
+    """Write the snapshot and transaction log files of a commit. The commit time is later than the base's.
 
     All files are written in parallel. Nothing refers to the snapshot yet, so their order does not matter.
     """

@@ -264,7 +264,7 @@ def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
 def put_differences(
     changes: ChangeSet, node: NodeSnapshot, old: ArrayManifest | None, new: ArrayManifest
 ) -> None:
-    """Add the chunk changes that turn the references of one state into those of another."""
+    """Add the chunk changes that turn one state's references into another's."""
     written, gone = new, new.coords[:0]
     if old is not None and len(old):
         written = new.take(~_mark_same(new, old))

@@ -1,4 +1,4 @@
-"""Compare the clock of a writer with the clock of the storage before a time is stored.
+"""Compare a writer's clock with the storage's clock before storing a time.
 
 Times in a history must increase. A writer whose clock is ahead would store a future time, and the official
 library would reject all other writers until that time is reached. Such a writer is therefore rejected. If a

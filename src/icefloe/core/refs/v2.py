@@ -195,7 +195,7 @@ class RefStoreV2(RefStore):
         for attempt in retry_conflicts(self._config):
             seen = self._seen if as_seen and attempt == 0 else None
             info, version = seen or self._load()
-            # A write whose response was lost looks like that of another writer. The name of its backup is
+            # A write whose response was lost looks like another writer's write. The name of its backup is
             # random and stored in the ops log, so finding it there proves that our write succeeded.
             if tried and changes.was_written(info, tried, brings):
                 return info  # the response to our write was lost, and others may have changed the file since
@@ -229,8 +229,7 @@ class RefStoreV2(RefStore):
         """Back up one version of the repo info file and replace it; return False if the file has a different
         version.
 
-        The clock of this machine is compared with the clock of the storage, given the time of the newest
-        change.
+        This machine's clock is compared with the storage's clock, given the time of the newest change.
         """
         data = write_repo_info(new, V2, self._config.compression_level)
         try:
