@@ -283,7 +283,7 @@ class Workspace:
         return frozenset(_list_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
-        """Return the paths of all arrays that may have chunks."""
+        """Return the arrays at the given paths that may have chunks."""
         changes = self.changes
         changed = {delta.path for delta in tuple(changes.chunks.values())}
         candidates = self._written_in_base | changed | changes.moved.keys()
