@@ -5,8 +5,8 @@ INTERPRETER := $(shell scripts/find-python "$(PYTHON)" 2>/dev/null)
 TAG  := $(if $(INTERPRETER),$(shell "$(INTERPRETER)" -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN  = .venv/$(TAG)/bin
 CORE = .venv/$(TAG)-core/bin
-# One more than there are cores: tests wait for the processes and servers that they start.
-JOBS ?= $(if $(INTERPRETER),$(shell "$(INTERPRETER)" -c 'import os; print((os.cpu_count() or 1) + 1)'))
+# Two more than there are cores: tests wait for the processes and servers that they start.
+JOBS ?= $(if $(INTERPRETER),$(shell "$(INTERPRETER)" -c 'import os; print((os.cpu_count() or 1) + 2)'))
 MINUTES ?= 30
 
 # Installs dependency groups of pyproject.toml: $(call install,demo lint)
