@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 MergeStrategy: TypeAlias = Literal["fail", "ours", "theirs"]
-"""Which side wins where both changed the same data: neither (the merge fails), the target branch ("ours"), or
-the source ("theirs").
+"""The side that wins where both changed the same data: neither (the merge fails), the target branch ("ours"),
+or the source ("theirs").
 """
 
 MergeOutcome: TypeAlias = Literal["up-to-date", "fast-forward", "merged", "conflicts"]
@@ -125,7 +125,7 @@ class ChunkColumn(Protocol):
 
 
 class VersionSelection(IntEnum):
-    """Which side of a conflict is kept: ours or theirs."""
+    """The side of a conflict to keep: ours or theirs."""
 
     Fail = 0
     """Neither: the rebase fails."""

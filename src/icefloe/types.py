@@ -64,7 +64,7 @@ class SpecVersion(_Named):
 
 
 class SessionMode(_Named):
-    """Which operations a session allows."""
+    """The operations that a session allows."""
 
     readonly = 0
     writable = 1
@@ -72,7 +72,7 @@ class SessionMode(_Named):
 
 
 class ChunkType(_Named):
-    """Where a chunk is stored."""
+    """The kind of location where a chunk is stored."""
 
     uninitialized = 0
     """The chunk is not stored, and reads as the fill value."""
@@ -82,7 +82,7 @@ class ChunkType(_Named):
 
 
 class RepoAvailability(_Named):
-    """Which operations a repository allows."""
+    """The operations that a repository allows."""
 
     online = 0
     read_only = 1

@@ -39,7 +39,7 @@ OLDER: Final = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blame(Report):
-    """Which commit wrote each chunk of an array: one row per chunk, sorted by coordinates."""
+    """The commit that wrote each chunk of an array, as a table with one row per chunk."""
 
     path: str
     """Path of the array."""

@@ -141,7 +141,7 @@ def make_default_preload_condition() -> ManifestPreloadCondition:
 
 @config_part
 class ManifestPreloadConfig(ConfigPart):
-    """Which manifests are read in the background when a session opens.
+    """The selection of manifests that are read in the background when a session opens.
 
     Parameters
     ----------

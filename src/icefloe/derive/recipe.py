@@ -100,7 +100,7 @@ class Group:
     array."""
 
     by: str
-    """What to group by: a period such as `time.day` or `time.season`, or the name of an array."""
+    """The grouping key: a period such as `time.day` or `time.season`, or the name of an array."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class Options:
     layout: ArrayLayout = field(default_factory=ArrayLayout)
     """Chunks, shards and codec of new arrays."""
     mode: Mode = "native"
-    """Whether to copy the data, to reference it in the files, or to do both."""
+    """The ingest mode: copy the data, reference it in the files, or do both."""
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     """The memory that a task may use, excluding the interpreter and its modules."""
     manifest_references: int = 500_000

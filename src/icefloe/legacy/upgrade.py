@@ -188,7 +188,7 @@ class _ConvertedManifest:
 
 @dataclass(slots=True)
 class _Plan:
-    """What an upgrade has to write."""
+    """The objects that an upgrade has to write."""
 
     made: dict[ManifestUse, NewManifest] = field(default_factory=dict)
     chunks: dict[bytes, int] = field(default_factory=dict)

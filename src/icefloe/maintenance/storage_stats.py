@@ -270,7 +270,7 @@ def _sum_bytes(listed: ObjectListing, wanted: Ids) -> int:
 
 
 class _ManifestUses:
-    """Which snapshots use each manifest. Snapshots are given by position."""
+    """The snapshots that use each manifest. Snapshots are identified by position."""
 
     def __init__(self, manifests: Ids, owners: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         self.manifests = manifests

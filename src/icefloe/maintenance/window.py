@@ -59,7 +59,7 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where to cut one group."""
+    """The position at which one group is cut."""
 
     home: str
     arrays: tuple[str, ...]

@@ -21,7 +21,7 @@ COMMITS_PER_PAGE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ArrayChange:
-    """What one commit changed in an array; an entry in the array's log."""
+    """An entry in an array's log: the changes that one commit made to the array."""
 
     id: str
     before_id: str

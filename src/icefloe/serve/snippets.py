@@ -25,7 +25,7 @@ class Snippet(NamedTuple):
     name: str
     text: str
     note: str = ""
-    """What users should know before they run the code."""
+    """A note for users to read before they run the code."""
 
 
 @dataclass(frozen=True, slots=True)

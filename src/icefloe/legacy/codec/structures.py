@@ -17,7 +17,7 @@ LONG_ID: int = 16
 
 @dataclass(slots=True)
 class LegacyFindings:
-    """What the decoders of old formats found: problems that were tolerated, and ids that were shortened."""
+    """The findings of the legacy decoders: tolerated problems and shortened ids."""
 
     tell: Callable[[str], None] = lambda text: None
     """The function that is called once for each distinct note."""

@@ -210,7 +210,7 @@ def _find_existing(folder: str, wanted: Ids, listed: ObjectListing, where: str, 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a snapshot claims about a manifest: which part of an array it contains."""
+    """A claim of a snapshot about a manifest: the part of an array that the manifest covers."""
 
     manifest: ManifestId
     node: NodeId

@@ -34,7 +34,7 @@ class StreamSettings:
     branch: str
     grain: str
     start: str
-    """Where a new stream starts: `earliest`, `latest`, a version or a time."""
+    """The starting point of a new stream: `earliest`, `latest`, a version or a time."""
     most_commits: int | None
     most_bytes: int | None
     bookmark: str | None
