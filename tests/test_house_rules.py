@@ -253,7 +253,7 @@ def test_tests_share_helpers_through_support() -> None:
     assert [problem for module in outside_modules() for problem in imports_of_tests(module)] == []
 
 
-def test_programs_in_tests_need_only_marked_packages() -> None:
+def test_scripts_in_tests_import_only_declared_packages() -> None:
     """Otherwise the test fails in `make test-core`, where the package is missing."""
     modules = [each for each in outside_modules() if ".test_" in each.name and each.name not in QUOTE_IMPORTS]
 

@@ -113,7 +113,7 @@ def test_references_of_another_rank_are_dropped_for_scalars() -> None:
 
 
 @pytest.mark.parametrize("nodes", [(2, 1), (1, 1)])
-def test_arrays_of_a_manifest_must_ascend(nodes: tuple[int, int]) -> None:
+def test_arrays_in_a_manifest_must_be_sorted(nodes: tuple[int, int]) -> None:
     arrays = [{"node_id": node_id(node), "refs": []} for node in nodes]
 
     assert "Manifest.arrays" in refused(sample(MANIFEST, {"id": bytes(12), "arrays": arrays})).message

@@ -190,7 +190,7 @@ def test_files_match_another_encoder(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_file_names_match_another_encoder(name: str) -> None:
+def test_file_names_match_those_of_an_independent_encoder(name: str) -> None:
     form = FORMATS[FORM_OF[name]]
     files, folders = OlderFiles(form), form.folders
     repo = golden.load(name)

@@ -227,7 +227,7 @@ def test_failed_write_of_the_index_does_not_stop_a_collection(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_histories_are_collected_as_without_an_index(seed: int) -> None:
+def test_garbage_collection_is_the_same_with_and_without_an_index(seed: int) -> None:
     rng = random.Random(seed)
     repo = repository()
     repo.create_branch("other", next(iter(repo.ancestry(branch="main"))).id)

@@ -156,9 +156,7 @@ def test_metadata_views_show_the_tip(spark: Any, repo: icefloe.Repository) -> No
     assert chunks[0][1] == 3
 
 
-def test_procedure_runs_with_the_query_and_not_with_its_analysis(
-    spark: Any, repo: icefloe.Repository
-) -> None:
+def test_procedure_runs_at_execution_and_not_during_analysis(spark: Any, repo: icefloe.Repository) -> None:
     text = "SELECT * FROM icefloe_tag('reg', name => 'v1', version => 'main~1')"
     frame = spark.sql(text)
     frame.explain(True)

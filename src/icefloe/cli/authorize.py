@@ -25,7 +25,7 @@ authorize_prefixes = click.option(
     metavar="PREFIX[@ENDPOINT]",
     help="Allow access to the virtual chunk container PREFIX, or to `all`, with credentials from the"
     " environment. "
-    "PREFIX=anonymous uses no credentials. @ENDPOINT confirms the endpoint that the repository configures.",
+    "PREFIX=anonymous uses no credentials. @ENDPOINT allows the endpoint that the repository configures.",
 )
 
 

@@ -49,7 +49,7 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines:
 
 
 def _with_latitudes_down(drawn: Slice) -> Slice:
-    """Transpose values over longitude and latitude so that latitude is the vertical axis."""
+    """Transpose a longitude/latitude array if needed, so that latitude is the vertical axis."""
     if (
         drawn.values.ndim == 2
         and drawn.axes[0].longitudes is not None

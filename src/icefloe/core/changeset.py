@@ -68,7 +68,7 @@ class ArrayDelta:
             self.early.append(manifest)
 
     def _settle(self) -> None:
-        """Move the recent single writes to new segments."""
+        """Move the buffered writes of single chunks to new segments."""
         written = {at: ref for at, ref in self.recent.items() if ref is not None}
         gone = [at for at, ref in self.recent.items() if ref is None]
         if written:

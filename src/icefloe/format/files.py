@@ -89,8 +89,8 @@ def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
 
 
 def read_ops_log(data: bytes, place: str = REPO_PATH) -> tuple[Updates, str | None]:
-    """Decode only the ops log of a repo info file, newest entry first, and the path of the backup in which it
-    continues.
+    """Decode only the ops log (newest entry first) of a repo info file, and the path of the backup that holds
+    its older entries.
     """
     return decode_ops_log(_open_repo_info(data, place))
 

@@ -33,7 +33,7 @@ Change: TypeAlias = Callable[[RepoInfo], Changed]
 
 @dataclass(frozen=True, slots=True)
 class CheckedMove:
-    """The move of a protected branch to a snapshot that must first pass the checks of the branch."""
+    """A pending move of a protected branch to a snapshot that must first pass the branch's checks."""
 
     branch: str
     tip: SnapshotInfo

@@ -49,7 +49,7 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
 
 
 def decode_ops_log(payload: Payload) -> tuple[Updates, str | None]:
-    """Decode only the ops log of a repo info payload, and the path of the backup in which it continues."""
+    """Decode only the ops log of a repo info payload, and the path of the backup with older entries."""
     root = read_row(payload, REPO, ("latest_updates",), REPO.fields.keys() - set(_LOG))
     return Updates(root["latest_updates"]), root["repo_before_updates"]
 

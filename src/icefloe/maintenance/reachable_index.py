@@ -130,7 +130,7 @@ def write_index(storage: Storage, index: ReachableIndex) -> bytes | None:
 
 
 def add_mark(info: RepoInfo, mark: bytes | None) -> RepoInfo:
-    """Add the mark of an index to a repo info, unless its `extra` field is used for something else."""
+    """Record in the `extra` field of a repo info that an index exists, unless the field is already in use."""
     if mark is None or not (info.extra or _MARK).startswith(_MARK):
         return info
     return replace(info, extra=mark)

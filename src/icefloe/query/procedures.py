@@ -87,7 +87,9 @@ class Procedure:
             given[name] = value
         repo_name = given.pop("repo", None)
         if repo_name is None:
-            raise self._make_error(f"the first argument is the name of a repository: {', '.join(repos)}")
+            raise self._make_error(
+                f"the first argument must be the name of a repository, one of: {', '.join(repos)}"
+            )
         repo = _get_repository(repos, repo_name)
         arguments = self._convert(repo, given, now or datetime.now(UTC))
         branch = arguments.get("into", arguments.get("branch"))

@@ -51,8 +51,8 @@ def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | Non
 
 @contextmanager
 def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
-    """Set the job description in Spark's web UI for jobs started in this block. A user's own description is
-    kept in front.
+    """Set the job description in Spark's web UI for jobs started in this block. If the user
+    has set a description, it is kept as a prefix.
 
     Spark Connect does not support job descriptions.
     """

@@ -308,7 +308,7 @@ class Branching:
             except ConflictError as error:
                 if error.kind not in (ErrorKind.COMMIT_CONFLICT, ErrorKind.BRANCH_UPDATE_CONFLICT):
                     raise
-        raise AssertionError("attempts end with an error")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _fast_forward(self, branch: str, tip: SnapshotId, to: SnapshotId, *, dry_run: bool) -> MergeResult:
         steps = list_steps_between(self.refs, tip, to) or []

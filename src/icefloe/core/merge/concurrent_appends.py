@@ -81,8 +81,8 @@ def plan_appends(
     match_all: bool = False,
     dry_run: bool = False,
 ) -> AppendPlan | None:
-    """Plan how the rows that a session appended follow those at the branch tip; None if there is nothing to
-    rearrange.
+    """Plan how to place the rows that a session appended after those at the branch tip. Return None if
+    nothing needs to be rearranged.
 
     With `match_all`, labels are also matched with rows that already existed when the session started, even if
     nobody else appended. A dry run writes no chunks.

@@ -253,7 +253,7 @@ class _Arranger:
 
 @dataclass(frozen=True, slots=True)
 class _DistinctTexts:
-    """Collects the distinct texts for one cell of the conflict table."""
+    """The distinct strings to show in one cell of the conflict table."""
 
     text: str
 

@@ -88,4 +88,4 @@ class CollectionsFile:
             except ConditionNotMetError:
                 continue
             return changed
-        raise AssertionError("attempts end with an error")
+        raise AssertionError("unreachable: the last attempt returns or raises")

@@ -244,7 +244,7 @@ class RefStoreV1(RefStore):
                 raise
             else:
                 return [tip]
-        raise AssertionError("attempts end with an error")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _is_in_history(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
         """Return True if a snapshot is in the history between a tip and `base`."""

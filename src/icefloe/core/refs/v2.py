@@ -223,7 +223,7 @@ class RefStoreV2(RefStore):
                 if not changes.was_written(info, tried, brings):
                     raise
                 return info
-        raise AssertionError("attempts end with an error")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _replace(self, new: RepoInfo, version: Version, backup: str, newest_us: int | None) -> bool:
         """Back up one version of the repo info file and replace it; return False if the file has a different

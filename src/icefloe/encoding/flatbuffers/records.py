@@ -105,7 +105,7 @@ class Records:
         return self._slice(slice(0, count))
 
     def without_first(self) -> Records:
-        """Return the list without its first record, in the form in which it is kept."""
+        """Return the list without its first record, still encoded."""
         return self._slice(slice(1, None))
 
     def _slice(self, which: slice) -> Records:

@@ -299,8 +299,8 @@ def _broadcast_to(array: PieceArray, shape: Sequence[int]) -> PieceArray:
 def _where(condition: Any, array: Any, other: Any) -> Any:
     """Implement `np.where` for the two ways in which xarray calls it: to merge arrays, and to align them.
 
-    When merging, missing cells are filled from an equal array. When aligning, the cells to fill have no piece
-    yet, so only the dtype changes.
+    Merging fills missing cells from another array that is otherwise equal. Aligning changes only the dtype,
+    because no piece covers the cells to fill yet.
     """
     if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
         if not isinstance(array, PieceArray) or not np.all(condition):

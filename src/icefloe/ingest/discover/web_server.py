@@ -88,7 +88,7 @@ class WebServer:
                 while part := _read(answer, _PART_BYTES):
                     file.write(part)
                 if answer.length:
-                    raise _TransientError(f"{redact(url)}: the response of the web server was incomplete")
+                    raise _TransientError(f"{redact(url)}: incomplete response from the web server")
 
         self._retry(resume)
 

@@ -288,7 +288,7 @@ def _write_partition(job: TableExport, target: Storage, number: int) -> list[Dat
 
 
 def _divide(rows: pa.Table, terms: Sequence[PartitionTerm]) -> Iterator[tuple[str, pa.Table]]:
-    """Divide rows by their partition values. Yield each partition's folder and rows."""
+    """Split rows by partition value. Yield the folder and the rows of each partition."""
     if not terms:
         yield "", rows
         return
