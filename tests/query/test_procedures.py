@@ -120,7 +120,7 @@ def test_invalid_procedure_arguments_are_rejected_before_the_run(
 def test_unknown_and_missing_repositories_are_named(repo: icefloe.Repository) -> None:
     with pytest.raises(InvalidInputError, match="did you mean 'era5'"):
         PROCEDURES["history"].prepare({"era5": repo}, ["era"], {})
-    with pytest.raises(InvalidInputError, match="the name of a repository: era5"):
+    with pytest.raises(InvalidInputError, match="the name of a repository, one of: era5"):
         PROCEDURES["history"].prepare({"era5": repo}, [], {})
 
 
