@@ -65,7 +65,7 @@ class CommitKey:
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersions:
-    """The versions that one application has committed with commit keys, up to a snapshot."""
+    """The commit keys of one application: the versions it has committed, as of a snapshot."""
 
     app: str
     """The name of the application."""

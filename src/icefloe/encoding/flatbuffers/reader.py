@@ -45,7 +45,7 @@ reference itself takes more than 30 bytes.
 ROWS = 1 << 14
 """The number of tables to read at a time, so that their field positions fit into the processor cache."""
 FEW_VTABLES = 8
-"""Up to this many vtables per block are told apart by comparison instead of sorting."""
+"""Up to this many vtables per block are distinguished by comparison instead of sorting."""
 
 Where = NDArray[np.bool_] | None
 """The rows of a block that have a field; None if all rows have it."""

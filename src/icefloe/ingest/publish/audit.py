@@ -49,7 +49,7 @@ _SAMPLED_CHUNKS = 4096
 _DECODED_BYTES = 8
 """The size in bytes of the largest decoded cell."""
 _BOXES = 8
-"""The number of boxes that one task reads."""
+"""The number of boxes (ranges of cells in one array) that one task reads."""
 _GAP = 1.5
 _SCALED = 1e-6
 """The tolerance for rescaled values, relative to the largest value."""

@@ -55,7 +55,7 @@ class Structure:
 
     name: str
     orders: tuple[tuple[str, ...], ...]
-    """The possible field orders of an array, which are told apart by the number of fields."""
+    """The possible field orders of an array, distinguished by the number of fields."""
     optional: frozenset[str] = frozenset()
     """The fields that may be absent from a map."""
 
